@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 __all__ = [
     "MILLISECOND_NS",
@@ -92,8 +94,7 @@ class LatencyHistogram:
         return bounds
 
 
-@dataclass
-class LogStats:
+class LogStats(Struct):
     """Counters since the log was opened."""
 
     records: int = 0
@@ -124,7 +125,7 @@ class LogStats:
         """The counters for display and for --json."""
         numbers: dict[str, object] = {
             key: value.as_dict() if isinstance(value, LatencyHistogram) else value
-            for key, value in vars(self).items()
+            for key, value in asdict(self).items()
         }
         numbers["bytes_per_sync"] = self.synced_bytes // self.syncs if self.syncs else 0
         per_byte = self.written_bytes / self.record_bytes if self.record_bytes else 0.0
@@ -142,8 +143,7 @@ class LiveStats:
         return getattr(self._now(), name)
 
 
-@dataclass
-class ReadStats:
+class ReadStats(Struct):
     """Reads since the log was opened, by source."""
 
     log_reads: int = 0
@@ -153,7 +153,7 @@ class ReadStats:
 
     def as_dict(self) -> dict[str, int]:
         """The counters for display and for --json."""
-        return dict(vars(self))
+        return asdict(self)
 
 
 class DiskUsage(NamedTuple):
@@ -184,8 +184,7 @@ def disk_usage(directory: str | os.PathLike[str]) -> DiskUsage:
     return DiskUsage(used, space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize)
 
 
-@dataclass
-class LogState:
+class LogState(Struct):
     """State of the log.  While read-only, no record is acknowledged, and rings fill up."""
 
     read_only: bool = False
@@ -214,4 +213,4 @@ class LogState:
 
     def as_dict(self) -> dict[str, object]:
         """The state for display and for --json."""
-        return {key: value for key, value in vars(self).items() if key != "on_change"}
+        return {key: value for key, value in asdict(self).items() if key != "on_change"}

@@ -27,7 +27,7 @@ persistence.errors:
 persistence.durable_file: persistence.files ringbuf
 persistence.files:
 persistence.free_disk_space: persistence.files
-persistence.stats:
+persistence.stats: msgspec
 persistence.segment: PERSISTENCE ringbuf msgspec
 persistence.archive: PERSISTENCE persistence.segment ringbuf pyarrow
 persistence.read: PERSISTENCE persistence.archive persistence.segment ringbuf

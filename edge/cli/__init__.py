@@ -93,6 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from edge.server.sighup import sighup
 
         sighup.install()
+        from edge.cli.light_imports import import_msgspec
+
+        import_msgspec()
         gc.set_threshold(*COLLECT)
     return _run(words[0], words[1:])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import importlib
 import logging
 import sys
 import time
@@ -13,6 +12,7 @@ from functools import partial
 from edge import logging_setup
 from edge.cli import VERSION
 from edge.cli.config_options import configured
+from edge.cli.light_imports import import_asyncio
 from edge.cli.stop_request import StopRequest
 from edge.config.schema import Config
 from edge.errors import EdgeError, PortTaken
@@ -60,27 +60,11 @@ def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> i
             raise
         hint = f"{remedy_of(error)}, then start the broker again"
         raise EdgeError(problem_of(error), hint=hint) from error
-    if not (
-        config.auth.plugin or any(bridge.in_broker for bridge in config.bridge)
-    ):  # these may use TLS of asyncio
-        _import_asyncio_without_tls()
+    uses_tls = bool(config.auth.plugin) or any(bridge.in_broker for bridge in config.bridge)
+    import_asyncio(with_tls=uses_tls)
     from edge.cli.run_loop import run_loop  # imports asyncio, while clients are served
 
     return run_loop(broker, arguments, started_s, stop)
-
-
-def _import_asyncio_without_tls() -> None:
-    """Import asyncio as in a Python without TLS: its import of libssl and libcrypto would take 4 MB.
-
-    Later imports of ssl find it. TLS of MQTT clients does not use asyncio.
-    """
-    if "ssl" in sys.modules:
-        return
-    sys.modules["ssl"] = None  # type: ignore[assignment] # documented: the import raises ModuleNotFoundError
-    try:
-        importlib.import_module("asyncio")
-    finally:
-        del sys.modules["ssl"]
 
 
 def _lacks_files(error: BaseException | None) -> bool:

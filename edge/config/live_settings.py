@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from edge.config import loader
 from edge.config.limits import Limits
@@ -40,7 +40,7 @@ Change: TypeAlias = tuple[str, Any, Any]  # name, value in effect, wanted value
 START_LIMITS: Final = frozenset(
     {"receive_max", "topic_alias_max", "qos_max", "in_flight_max_bytes", "spill_max_bytes"}
 )
-_LIVE_LIMITS = tuple(field.name for field in fields(Limits) if field.name not in START_LIMITS)
+_LIVE_LIMITS = tuple(name for name in Limits.__struct_fields__ if name not in START_LIMITS)
 
 
 def after_reload(running: Config, wanted: Config, *, adds_streams: bool = False) -> Config:

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 from edge.config.schema import Config, Durability
 from edge.logging_setup import pairs
 from edge.recovery.read_journal import PastLog, SavedState, read_saved_state
-from edge.recovery.restore_sessions import restore
 from edge.recovery.retained_store import RetainedStore
 from edge.session_store.journal_writer import JournalTarget, SessionJournal
 from edge.session_store.reserve import Reserve
@@ -140,6 +139,8 @@ class StateFiles:
         epochs = (self.ring.epoch, self._found.journal_epoch)
         self._spill.open(broker.engine, epochs, fresh=not self._found.frames)
         if self._found.frames:
+            from edge.recovery.restore_sessions import restore
+
             restored = restore(
                 broker, self._found, partitions, past, now_s=time.monotonic(), now_ns=time.time_ns()
             )

@@ -9,6 +9,8 @@ version of that protocol, which the server checks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -81,7 +83,7 @@ class Protocol:
         self.request_max_bytes = request_max_bytes
         self.answer_max_bytes = answer_max_bytes
         self._decode_request = msgspec.msgpack.Decoder(requests).decode
-        self._decode_answer = msgspec.msgpack.Decoder(answers).decode
+        self._answers = answers
 
     def decode_request(self, data: bytes) -> Any:
         """Decode a request. Raises MalformedRequest."""
@@ -96,6 +98,11 @@ class Protocol:
         text = f"protocol version {version}; this {self.server} has {self.version}"
         hint = f"use a client and a {self.server} of the same version of Brim"
         raise MalformedRequest(text, _id_of(data), hint=hint)
+
+    @cached_property
+    def _decode_answer(self) -> Callable[[bytes], Any]:
+        """Decoder of answers, which a server does not need."""
+        return msgspec.msgpack.Decoder(self._answers).decode
 
     def decode_answer(self, data: bytes) -> Any:
         """Decode an answer. Raises ControlError."""

@@ -221,7 +221,7 @@ def _schema_setting(bridge: str) -> str:
 
 
 def _asyncio_has_tls() -> bool:
-    """False: the start has imported asyncio without TLS (edge/cli/serving.py)."""
+    """False: the start has imported asyncio without TLS (edge/cli/light_imports.py)."""
     from asyncio import sslproto
 
     return getattr(sslproto, "ssl", None) is not None

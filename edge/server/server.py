@@ -12,6 +12,7 @@ arrive. Then the log is synced; rings are last.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from edge.config.schema import Config
@@ -48,7 +49,6 @@ class BrokerServer:
         ]
         self._serves = False
         self._services: Services
-        self._live: LiveConfiguration
 
     def serve_clients(self) -> None:
         """Start MQTT, without an event loop. `async with`, which must follow, starts the rest."""
@@ -62,11 +62,9 @@ class BrokerServer:
         try:
             if not self._serves:
                 self._serve_clients()
-            from edge.server.live_configuration import LiveConfiguration
             from edge.server.services import Services
 
             self._services = Services(self._core, self.reload)
-            self._live = LiveConfiguration(self._core, self._services, self._given, self._read_config)
             await self._services.start(self.version, self._bridges)
         except BaseException:
             await self._core.down.aclose()
@@ -120,6 +118,13 @@ class BrokerServer:
             or core.auth_backend.has_files
             or any(listener.tls is not None for listener in core.config.listener)
         )
+
+    @cached_property
+    def _live(self) -> LiveConfiguration:
+        """The configuration that reload() changes; most brokers never do."""
+        from edge.server.live_configuration import LiveConfiguration
+
+        return LiveConfiguration(self._core, self._services, self._given, self._read_config)
 
     async def reload(self) -> Reloaded:
         """Read the configuration and its files again. A mistake is logged, and changes nothing."""

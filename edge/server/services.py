@@ -23,7 +23,6 @@ from edge.broker.counters import Counters
 from edge.broker.retained_admin import RetainedAdmin
 from edge.broker.session_admin import SessionAdmin
 from edge.config.schema import Config, Stream
-from edge.consumers.append_log import needs_recovery
 from edge.errors import EdgeError
 from edge.local.control_server import LocalEndpoint
 from edge.local.protocol import Reloaded
@@ -358,6 +357,10 @@ def _has_groups(config: Config) -> bool:
     directory = config.state_dir / "consumers"
     try:
         OsFiles().makedirs(str(directory))
+        if not (directory / "offsets").exists():
+            return False
+        from edge.consumers.append_log import needs_recovery
+
         return needs_recovery(directory / "offsets")
     except OSError as error:
         text = f"committed offsets of consumers in {directory}: {error.strerror}"
