@@ -17,6 +17,7 @@
 
 #include "mqtt/in/packets.h"
 #include "failing_memory.h"
+#include "lines.h"
 #include "must.h"
 
 #define CAPACITY RB_CAPACITY_MIN_BYTES
@@ -87,7 +88,8 @@ static void session_end(world *world, client *client)
 static void feed_piece(world *world, const client *client, const uint8_t *bytes, uint32_t count)
 {
     uint32_t capacity;
-    if (client->connection == NULL || client->connection->stop != MQ_RUN || client->connection->is_ready)
+    if (client->connection == NULL || client->connection->stop != MQ_RUN ||
+        client->connection->turn.line != NULL)
         return;
     uint8_t *to = mq_receive_buffer(world->engine, client->connection, &capacity);
     uint8_t *receive = world->engine->receive, *end = receive + MQ_CARRY_BYTES + MQ_READ_BYTES;
@@ -165,7 +167,7 @@ static void pull(world *world, const client *client)
     mq_connection *connection = client->connection;
     if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
         return;
-    connection->listed = false;
+    mq_line_leave(&connection->touched);
     mq_fill_output(world->engine, connection);
     mq_bytes_free(world->engine, &connection->out);
     if (connection->stop == MQ_STOP_OUT) {
@@ -212,12 +214,11 @@ static void step(world *world, uint8_t ms)
         ;
     mq_events_resume(world->engine);
     mq_engine_step(world->engine);
-    world->engine->touched.count = 0;
     for (uint32_t i = 0; i < CLIENTS; i++) {
         client *client = &world->clients[i];
         if (client->connection == NULL)
             continue;
-        client->connection->listed = false;
+        mq_line_leave(&client->connection->touched);
         if (client->connection->stop == MQ_STOP_CLOSING)
             away(world, client, MQ_CLOSE_RESET);
     }
@@ -273,14 +274,6 @@ static void play(world *world, const uint8_t *operation)
 
 /* ---- what must hold ---- */
 
-static bool is_in(const mq_list *list, const mq_connection *connection)
-{
-    for (uint32_t i = 0; i < list->count; i++)
-        if (list->at[i] == mq_handle(&connection->item))
-            return true;
-    return false;
-}
-
 static uint32_t receipts_of(const mq_session *session)
 {
     const mq_receipts *receipts = session->receipts;
@@ -301,17 +294,19 @@ static void look(const world *world)
 {
     uint64_t acks = 0;
     uint32_t sessions = 0, listed = 0;
+    lines_hold(world->engine);
     for (uint32_t i = 0; i < CLIENTS; i++) {
         const mq_connection *connection = world->clients[i].connection;
         sessions += receipts_of(world->clients[i].session);
+        turn_holds(world->engine, connection);
         acks += connection == NULL ? 0 : connection->acks_count;
         if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
             continue;
         must(connection->session == world->clients[i].session, "an open connection has its session");
-        must(connection->acks_count == 0 || is_in(&world->engine->ack_waiters, connection),
+        must(connection->acks_count == 0 || connection->ack_wait.line != NULL,
              "what waits is released some time");
         const mq_receipts *receipts = connection->session->receipts;
-        must(connection->stop != MQ_STOP_ACKS || is_in(&world->engine->ack_waiters, connection) ||
+        must(connection->stop != MQ_STOP_ACKS || connection->ack_wait.line != NULL ||
                  (receipts != NULL && receipts->count >= mq_acks_max(world->engine, connection)),
              "a client is paused for a cause");
     }
@@ -349,18 +344,6 @@ static void all_arrive(world *world)
     }
 }
 
-/* Give the lists room: without memory a list loses a handle, and a client its wake-up (engine.c). */
-static void lists_open(mq_engine *engine)
-{
-    mq_list *lists[] = {&engine->touched, &engine->ready,       &engine->ack_waiters,
-                        &engine->blocked, &engine->rings_to_announce,
-                        &engine->spare_list, &engine->sync_waiters};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        mq_list_add(lists[i], 0);
-        lists[i]->count = 0;
-    }
-}
-
 static void ring_open(world *world, uint32_t ring)
 {
     memset(rings[ring], 0, RB_HEADER_BYTES);
@@ -387,7 +370,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                      .queues_max_bytes = 4096};
     static const uint64_t seed[2] = {1, 2};
     world world = {.engine = mq_engine_new(&limits, seed)};
-    lists_open(world.engine);
     world.engine->now_ms = 1000;
     world.engine->now_ns = MADE_NS;
     for (uint32_t i = 0; i < RINGS; i++) {

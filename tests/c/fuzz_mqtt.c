@@ -113,7 +113,7 @@ static void pull(play *play, mq_connection *connection)
     while (mq_fill_output(play->engine, connection) && connection->stop != MQ_STOP_CLOSING)
         connection->out.start = connection->out.end = 0;
     mq_bytes_free(play->engine, &connection->out);
-    connection->listed = false;
+    mq_line_leave(&connection->touched);
     if (connection->stop == MQ_STOP_OUT) {
         connection->stop = MQ_RUN;
         mq_connection_ready(play->engine, connection);
@@ -123,7 +123,6 @@ static void pull(play *play, mq_connection *connection)
 static void settle(play *play)
 {
     for (int i = 0; i < 64; i++) {
-        play->engine->touched.count = 0;
         play->engine->now_ms += 1;
         play->engine->now_ns += 1000000;
         play->engine->input_read_ms = play->engine->now_ms;

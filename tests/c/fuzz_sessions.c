@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 
 #include "mqtt/mqtt.h"
+#include "lines.h"
 #include "must.h"
 
 #define CAPACITY RB_CAPACITY_MIN_BYTES
@@ -175,7 +176,8 @@ static void session_end(world *world, client *client)
 static void feed(world *world, const client *client, const uint8_t *bytes, uint32_t count)
 {
     uint32_t capacity;
-    if (client->connection == NULL || client->connection->stop != MQ_RUN || client->connection->is_ready)
+    if (client->connection == NULL || client->connection->stop != MQ_RUN ||
+        client->connection->turn.line != NULL)
         return;
     uint8_t *to = mq_receive_buffer(world->engine, client->connection, &capacity);
     must(to != NULL && capacity >= count, "there is memory");
@@ -248,7 +250,7 @@ static void pull(world *world, const client *client, uint32_t most)
     if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
         return;
     bool more = true;
-    connection->listed = false;
+    mq_line_leave(&connection->touched);
     for (uint32_t i = 0; more && i < most && connection->stop != MQ_STOP_CLOSING; i++) {
         more = mq_fill_output(world->engine, connection);
         connection->out.start = connection->out.end = 0;
@@ -273,7 +275,6 @@ static void step(world *world, uint64_t ms, int64_t ns)
     mq_events_resume(world->engine);
     world->engine->input_read_ms = world->engine->now_ms;
     mq_engine_step(world->engine);
-    world->engine->touched.count = 0; /* a listed client is found by that */
     for (uint32_t i = 0; i < CLIENTS; i++)
         if (world->clients[i].connection != NULL && world->clients[i].connection->stop == MQ_STOP_CLOSING)
             away(world, &world->clients[i], MQ_CLOSE_RESET);
@@ -412,8 +413,8 @@ static void nobody_is_forgotten(const world *world)
     for (uint32_t i = 0; i < CLIENTS; i++) {
         const client *client = &world->clients[i];
         const mq_session *session = client->session;
-        if (client->connection == NULL || client->connection->listed || session->waits_for_log ||
-            client->connection->stop == MQ_STOP_CLOSING)
+        if (client->connection == NULL || client->connection->touched.line != NULL ||
+            session->waits_for_log || client->connection->stop == MQ_STOP_CLOSING)
             continue;
         if (!has_room(session))
             continue;
@@ -431,8 +432,11 @@ static void nobody_is_forgotten(const world *world)
 
 static void look(const world *world)
 {
-    for (uint32_t i = 0; i < CLIENTS; i++)
+    lines_hold(world->engine);
+    for (uint32_t i = 0; i < CLIENTS; i++) {
         count(world->clients[i].session);
+        turn_holds(world->engine, world->clients[i].connection);
+    }
     for (uint32_t i = 0; i < GROUPS; i++)
         if (world->groups[i] != NULL) {
             count(world->groups[i]);

@@ -61,14 +61,6 @@ __attribute__((format(printf, 1, 2), noreturn)) static void wrong(const char *fo
 
 /* ---- an engine that has a spill file, and nothing else ---- */
 
-void mq_list_add(mq_list *list, uint64_t handle)
-{
-    list->at = realloc(list->at, (list->count + 1) * sizeof *list->at);
-    if (list->at == NULL)
-        abort();
-    list->at[list->count++] = handle;
-}
-
 void mq_blob_done(mq_engine *its, mq_blob *blob)
 {
     if (--blob->references == 0)

@@ -17,6 +17,7 @@ SCENARIOS = ("first", "few", "unit", "large", "large ends", "reuse", "moves")
 SOURCES = (
     "base/record",
     "base/crc32c",
+    "mqtt/lists",
     "mqtt/out/spill_file",
     "mqtt/out/spill_index",
     "mqtt/out/spill_compact",

@@ -35,8 +35,8 @@ CORPUS = C / "corpus"
 CONTROL = "control"
 TARGETS = tuple(sorted(it.stem.removeprefix("fuzz_") for it in C.glob("fuzz_*.c")))
 FLAGS = ("-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined")
-_FAILING = ("-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc",)  # the target makes allocations fail
-LINK_FLAGS_OF = {"acks": _FAILING, "table": _FAILING, "topics": _FAILING}
+FAILING = ("-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc",)  # the target makes allocations fail
+LINK_FLAGS_OF = {"acks": FAILING, "table": FAILING, "topics": FAILING}
 INPUT_BYTES_MAX = 4096
 
 

@@ -12,43 +12,6 @@
 #define SPARE_SMALLS 1024u
 #define RETRY_MS 5         /* interval of retries of paused publishers: readers cannot wake the loop */
 
-/* ---- lists ---- */
-
-/* Without memory the handle, and with it a wake-up, is lost.  No better action is possible without memory. */
-void mq_list_add(mq_list *list, uint64_t handle)
-{
-    if (list->count == list->capacity) {
-        uint32_t capacity = list->capacity ? list->capacity * 2 : 64;
-        uint64_t *at = realloc(list->at, capacity * sizeof *at);
-        if (at == NULL)
-            return;
-        list->at = at;
-        list->capacity = capacity;
-    }
-    list->at[list->count++] = handle;
-}
-
-void mq_line_add(mq_line *line, mq_connection *connection)
-{
-    mq_line_leave(connection);
-    connection->line = line;
-    connection->line_previous = line->last;
-    *(line->last != NULL ? &line->last->line_next : &line->first) = connection;
-    line->last = connection;
-}
-
-void mq_line_leave(mq_connection *connection)
-{
-    mq_line *line = connection->line;
-    if (line == NULL)
-        return;
-    mq_connection *previous = connection->line_previous, *next = connection->line_next;
-    *(previous != NULL ? &previous->line_next : &line->first) = next;
-    *(next != NULL ? &next->line_previous : &line->last) = previous;
-    connection->line = NULL;
-    connection->line_previous = connection->line_next = NULL;
-}
-
 /* ---- buffers: those of two sizes are kept for reuse ---- */
 
 static uint8_t *spare_take(mq_spares *spares, uint32_t capacity)
@@ -219,13 +182,8 @@ void mq_engine_free(mq_engine *engine)
     mq_subscriptions_free(engine);
     mq_streams_free(engine->streams, engine->stream_count);
     mq_trie_free(&engine->trie);
-    mq_list *lists[] = {&engine->touched,          &engine->ready,       &engine->ack_waiters,
-                        &engine->blocked,          &engine->limited,     &engine->rings_to_announce,
-                        &engine->spare_list,       &engine->copy_sessions,
-                        &engine->retained_changed, &engine->log_waiters, &engine->sync_waiters,
-                        &engine->retained_saving};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        free(lists[i]->at);
+    free(engine->retained_changed.at);
+    free(engine->retained_saving.at);
     mq_journal_close(engine);
     mq_spill_free(engine);
     mq_table_free(&engine->topic_table, NULL);
@@ -272,6 +230,7 @@ void mq_ring_remove(mq_engine *engine, uint32_t index)
         if (session->connection != NULL) /* its window may be open again, and no other event reports it */
             mq_connection_touch(engine, session->connection);
     }
+    mq_line_leave(&ring->stale_end);
     free(ring->requested_topic);
     free(ring->ack_gate.pending_visibility);
     *ring = (mq_ring){.kind = MQ_RING_NONE};
@@ -279,13 +238,8 @@ void mq_ring_remove(mq_engine *engine, uint32_t index)
 
 void mq_announce_ends(mq_engine *engine)
 {
-    for (uint32_t i = 0; i < engine->rings_to_announce.count; i++) {
-        mq_ring *ring = engine->rings[engine->rings_to_announce.at[i]];
-        if (ring->end_is_stale)
-            rb_announce_end(ring->writer);
-        ring->end_is_stale = false;
-    }
-    engine->rings_to_announce.count = 0;
+    for (mq_link *link; (link = mq_line_take(&engine->rings_to_announce)) != NULL;)
+        rb_announce_end(MQ_LINKED(link, mq_ring, stale_end)->writer);
 }
 
 /* ---- connections ---- */
@@ -364,7 +318,7 @@ void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t 
             mq_share_return(engine, session);
     }
     engine->counters.closed[cause]++;
-    mq_line_add(&engine->closing, connection);
+    mq_line_add(&engine->closing, &connection->turn);
 }
 
 bool mq_connection_over(mq_engine *engine, mq_connection *connection)
@@ -379,7 +333,10 @@ bool mq_connection_over(mq_engine *engine, mq_connection *connection)
 
 void mq_connection_forget(mq_engine *engine, mq_connection *connection)
 {
-    mq_line_leave(connection);
+    mq_link *links[] = {&connection->turn,      &connection->touched,  &connection->ack_wait,
+                        &connection->sync_wait, &connection->log_wait, &connection->socket};
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++)
+        mq_line_leave(links[i]);
     connection_release(engine, connection);
     mq_layers_free(connection->layer);
     mq_bytes_free(engine, &connection->out);
@@ -390,63 +347,42 @@ void mq_connection_forget(mq_engine *engine, mq_connection *connection)
 
 void mq_connection_touch(mq_engine *engine, mq_connection *connection)
 {
-    if (connection->listed)
-        return;
-    connection->listed = true;
-    mq_list_add(&engine->touched, mq_handle(&connection->item));
-}
-
-/* Documented in mqtt.h. */
-void mq_touched_first(mq_engine *engine, mq_list *walked, uint32_t first)
-{
-    mq_list touched = engine->touched;
-    walked->count -= first;
-    memmove(walked->at, walked->at + first, walked->count * sizeof *walked->at);
-    for (uint32_t i = 0; i < touched.count; i++)
-        mq_list_add(walked, touched.at[i]);
-    touched.count = 0;
-    engine->touched = *walked;
-    *walked = touched;
+    if (connection->touched.line == NULL)
+        mq_line_add(&engine->touched, &connection->touched);
 }
 
 void mq_connection_ready(mq_engine *engine, mq_connection *connection)
 {
-    if (connection->is_ready)
-        return;
-    connection->is_ready = true;
-    mq_list_add(&engine->ready, mq_handle(&connection->item));
+    if (connection->turn.line == NULL)
+        mq_line_add(&engine->ready, &connection->turn);
 }
 
 /* ---- time ---- */
 
-/* Continue the connections of `list`, from number `first` on, then those before it; those added meanwhile
- * wait for the next call. */
-static void continue_connections(mq_engine *engine, mq_list *list, uint32_t first)
+/* Continue the connections of `line`; those added meanwhile wait for the next call. */
+static void continue_connections(mq_engine *engine, mq_line *line)
 {
-    mq_list walked = *list;
-    *list = engine->spare_list;
-    for (uint32_t i = 0; i < walked.count; i++) {
-        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[(first + i) % walked.count]);
-        if (connection == NULL)
-            continue;
-        connection->is_ready = false;
+    mq_link *link;
+    for (uint32_t left = line->count; left > 0 && (link = mq_line_take(line)) != NULL; left--) {
+        mq_connection *connection = MQ_LINKED(link, mq_connection, turn);
         if (connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_RATE) {
             connection->stop = MQ_RUN;
             connection->last_seen_ms = engine->now_ms;
         }
         mq_continue(engine, connection);
     }
-    walked.count = 0;
-    engine->spare_list = walked;
 }
 
 /* End connections without a socket when an event for Python has room; the loop closes others first. */
 static void detached_over(mq_engine *engine)
 {
-    mq_connection *connection;
-    while ((connection = engine->closing.first) != NULL && connection->fd < 0 &&
-           mq_connection_over(engine, connection))
-        mq_line_leave(connection);
+    mq_link *link;
+    while ((link = engine->closing.first) != NULL) {
+        mq_connection *connection = MQ_LINKED(link, mq_connection, turn);
+        if (connection->fd >= 0 || !mq_connection_over(engine, connection))
+            return;
+        mq_line_leave(link);
+    }
 }
 
 void mq_engine_step(mq_engine *engine)
@@ -463,14 +399,14 @@ void mq_engine_step(mq_engine *engine)
         mq_acks_release(engine);
     mq_reap_barrier(engine);
     mq_event_waiters_continue(engine);
-    if (engine->ready.count > 0)
-        continue_connections(engine, &engine->ready, 0);
-    if (engine->blocked.count > 0)
-        continue_connections(engine, &engine->blocked, 0);
+    continue_connections(engine, &engine->ready);
+    continue_connections(engine, &engine->blocked);
     if (engine->now_ms >= engine->limited_due_ms) {
         engine->limited_due_ms = MQ_NEVER;
         /* The first one goes to the end: otherwise it would get all that a shared bucket has, each time. */
-        continue_connections(engine, &engine->limited, 1);
+        if (engine->limited.count > 1)
+            mq_line_add(&engine->limited, engine->limited.first);
+        continue_connections(engine, &engine->limited);
     }
     if (engine->input_read_ms >= engine->next_deadline_ms)
         mq_keep_alive_expire(engine);

@@ -103,10 +103,8 @@ void mq_layers_used(mq_loop *loop, mq_connection *connection)
         connection->blocked = true;
         interest_set(loop, connection, connection->interest | EPOLLOUT);
     }
-    if (layer->pending && !connection->is_pending) {
-        connection->is_pending = true;
-        mq_list_add(&loop->pending, mq_handle(&connection->item));
-    }
+    if (layer->pending && connection->socket.line == NULL)
+        mq_line_add(&loop->pending, &connection->socket);
 }
 
 /* True if the layers have sent what they hold. */
@@ -195,27 +193,18 @@ static void serve_output(mq_loop *loop, mq_connection *connection, uint64_t limi
 static void flush(mq_loop *loop)
 {
     mq_engine *engine = loop->engine;
-    mq_list walked = engine->touched;
-    uint64_t sent = 0, share = FLUSH_ROUND_BYTES / (walked.count > 0 ? walked.count : 1);
+    uint32_t left = engine->touched.count;
+    uint64_t sent = 0, share = FLUSH_ROUND_BYTES / (left > 0 ? left : 1);
     share = share < FLUSH_MIN_BYTES ? FLUSH_MIN_BYTES : share < MQ_FLUSH_BYTES ? share : MQ_FLUSH_BYTES;
-    uint32_t done = 0;
     mq_announce_ends(engine);
     engine->appended_bytes = 0;
-    engine->touched = engine->spare_list;
-    while (done < walked.count && sent < FLUSH_ROUND_BYTES) {
-        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[done++]);
-        if (connection == NULL)
-            continue;
+    mq_link *link;
+    for (; left > 0 && sent < FLUSH_ROUND_BYTES && (link = mq_line_take(&engine->touched)) != NULL; left--) {
         uint64_t before = engine->counters.bytes_out;
-        connection->listed = false;
-        serve_output(loop, connection, share);
+        serve_output(loop, MQ_LINKED(link, mq_connection, touched), share);
         sent += engine->counters.bytes_out - before + FLUSH_COST_BYTES;
     }
-    engine->lags = done < walked.count;
-    if (engine->lags)
-        mq_touched_first(engine, &walked, done);
-    walked.count = 0;
-    engine->spare_list = walked;
+    engine->lags = left > 0;
     if (engine->producers_moved)
         mq_producers_store_progress(engine);
 }
@@ -242,11 +231,12 @@ static bool may_linger(const mq_connection *connection)
 static void reap(mq_loop *loop)
 {
     mq_engine *engine = loop->engine;
-    mq_connection *connection;
-    while (!mq_events_full(engine, false) && (connection = engine->closing.first) != NULL) {
+    mq_link *link;
+    while (!mq_events_full(engine, false) && (link = engine->closing.first) != NULL) {
+        mq_connection *connection = MQ_LINKED(link, mq_connection, turn);
         if (connection->fd < 0)
             break; /* mq_engine_step() ends it */
-        mq_line_leave(connection);
+        mq_line_leave(link);
         bool may = !connection->blocked && mq_journal_written(engine);
         uint32_t length = may ? mq_sendable_bytes(engine, connection) : 0;
         if (length > 0 && mq_layer_write(connection->layer, connection->fd,
@@ -272,7 +262,7 @@ static void reap(mq_loop *loop)
 static void pause_reading(mq_loop *loop, mq_connection *connection, bool has_left)
 {
     if (connection->interest & EPOLLIN)
-        mq_list_add(&loop->read_paused, mq_handle(&connection->item));
+        mq_line_add(&loop->read_paused, &connection->socket);
     if (has_left) {
         connection->interest = 0;
         epoll_change(loop, EPOLL_CTL_DEL, connection, 0);
@@ -283,6 +273,7 @@ static void pause_reading(mq_loop *loop, mq_connection *connection, bool has_lef
 
 static void resume_reading(mq_loop *loop, mq_connection *connection)
 {
+    mq_line_leave(&connection->socket);
     connection->interest |= EPOLLIN;
     if (epoll_change(loop, EPOLL_CTL_MOD, connection, connection->interest) != 0)
         epoll_change(loop, EPOLL_CTL_ADD, connection, connection->interest);
@@ -297,19 +288,16 @@ static bool waits_for_broker(const mq_engine *engine, const mq_connection *conne
 
 static void resume_ready(mq_loop *loop)
 {
-    uint32_t kept = 0;
     loop->unread = 0;
-    for (uint32_t i = 0; i < loop->read_paused.count; i++) {
-        mq_connection *connection = mq_slab_get(&loop->engine->connections, loop->read_paused.at[i]);
-        if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
-            continue;
-        if (connection->stop == MQ_RUN && !connection->is_ready && !loop->engine->journal.full)
+    for (mq_link *link = loop->read_paused.first, *next; link != NULL; link = next) {
+        mq_connection *connection = MQ_LINKED(link, mq_connection, socket);
+        next = link->next;
+        if (connection->stop == MQ_STOP_CLOSING)
+            mq_line_leave(link);
+        else if (connection->stop == MQ_RUN && connection->turn.line == NULL && !loop->engine->journal.full)
             resume_reading(loop, connection);
-        else
-            loop->read_paused.at[kept++] = loop->read_paused.at[i];
         loop->unread += waits_for_broker(loop->engine, connection);
     }
-    loop->read_paused.count = kept;
 }
 
 static void store_violation(mq_engine *engine, const mq_connection *connection)
@@ -350,7 +338,7 @@ static void receive(mq_loop *loop, mq_connection *connection)
 
 static bool may_read(const mq_engine *engine, const mq_connection *connection)
 {
-    return connection->stop == MQ_RUN && !connection->is_ready && !engine->journal.full &&
+    return connection->stop == MQ_RUN && connection->turn.line == NULL && !engine->journal.full &&
            (!mq_events_full(engine, false) || connection->version != 0);
 }
 
@@ -365,7 +353,7 @@ void mq_loop_read_first(mq_loop *loop, mq_connection *connection)
 
 static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t events)
 {
-    if (connection->lingers) {
+    if (connection->socket.line == &loop->lingering) {
         mq_linger_read(loop, connection);
         return;
     }
@@ -416,20 +404,16 @@ static void serve_opening(mq_loop *loop)
  * now stays in the list, or comes back to it when its pause ends. */
 static void serve_pending(mq_loop *loop)
 {
-    uint32_t count = loop->pending.count, kept = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        mq_connection *connection = mq_slab_get(&loop->engine->connections, loop->pending.at[i]);
-        if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
+    mq_link *link;
+    uint32_t left = loop->pending.count;
+    for (; left > 0 && (link = mq_line_take(&loop->pending)) != NULL; left--) {
+        mq_connection *connection = MQ_LINKED(link, mq_connection, socket);
+        if (connection->stop == MQ_STOP_CLOSING)
             continue;
-        connection->is_pending = false;
         if (connection->layer->pending)
             serve_connection(loop, connection, EPOLLIN);
-        if (connection->layer->pending && connection->interest & EPOLLIN)
-            mq_layers_used(loop, connection);
+        mq_layers_used(loop, connection);
     }
-    for (uint32_t i = count; i < loop->pending.count; i++)
-        loop->pending.at[kept++] = loop->pending.at[i];
-    loop->pending.count = kept;
 }
 
 static void serve(mq_loop *loop, const struct epoll_event *event)
@@ -476,9 +460,8 @@ static void round_begin(mq_loop *loop)
 static int wait_ms(const mq_loop *loop, uint64_t until_ms)
 {
     const mq_engine *engine = loop->engine;
-    uint64_t due = loop->pending.count > 0 ? 0 : mq_engine_due(engine), at = until_ms;
-    if (loop->lingering.count > 0 && loop->linger_due_ms < at)
-        at = loop->linger_due_ms;
+    uint64_t due = loop->pending.count > 0 ? 0 : mq_engine_due(engine), at = mq_linger_due_ms(loop);
+    at = until_ms < at ? until_ms : at;
     for (int i = 0; i < MQ_LISTENERS_MAX; i++)
         if (loop->rest_until_ms[i] != 0 && loop->rest_until_ms[i] < at)
             at = loop->rest_until_ms[i];
@@ -575,9 +558,6 @@ void mq_loop_close(mq_loop *loop)
     for (int i = 0; i < 4; i++)
         if (fds[i] >= 0)
             close(fds[i]);
-    free(loop->read_paused.at);
-    free(loop->pending.at);
-    free(loop->lingering.at);
     free(loop);
 }
 

@@ -17,11 +17,10 @@ struct mq_loop {
     uint64_t rest_until_ms[MQ_LISTENERS_MAX]; /* 0: accepting */
     bool waits_for_place[MQ_LISTENERS_MAX];   /* paused because it is full */
     bool called;
-    mq_list read_paused; /* connections removed from epoll's readable events */
+    mq_line read_paused; /* connections removed from epoll's readable events */
     uint32_t unread; /* number of them that only the broker can resume */
-    mq_list pending; /* connections with input in a layer */
-    mq_list lingering;      /* connections that have sent their last output, the oldest first */
-    uint64_t linger_due_ms; /* end of the first of them */
+    mq_line pending; /* connections that are not paused, with input in a layer */
+    mq_line lingering; /* connections that have sent their last output, the oldest first */
 };
 
 void mq_clock_read(mq_engine *engine);
@@ -39,6 +38,7 @@ void mq_loop_read_first(mq_loop *loop, mq_connection *connection);
 void mq_linger_begin(mq_loop *loop, mq_connection *connection);
 /* Ignore input of such a connection, or close it at the end. */
 void mq_linger_read(mq_loop *loop, mq_connection *connection);
+uint64_t mq_linger_due_ms(const mq_loop *loop); /* MQ_NEVER: no connection lingers */
 /* Close such connections whose time is over. */
 void mq_linger_expire(mq_loop *loop);
 

@@ -11,15 +11,13 @@
 
 #define EXPIRE_STEP_MS 250 /* shortest interval of deadline checks */
 
-/* True if the client was silent for too long.  Input of a client paused by the broker is not read, so it
+/* True if the client was silent for too long.  Input of a client that waits for the broker is not read, so it
  * cannot expire. */
 static bool is_expired(const mq_engine *engine, const mq_connection *connection)
 {
-    bool waits_for_broker = connection->stop == MQ_STOP_DEFERRED || connection->stop == MQ_STOP_INPUT ||
-                            connection->is_ready;
-    bool paused = connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_ACKS ||
-                  (waits_for_broker && connection->version != 0);
-    return connection->idle_max_ms > 0 && !paused &&
+    bool waits = connection->turn.line != NULL || connection->stop == MQ_STOP_DEFERRED ||
+                 connection->stop == MQ_STOP_ACKS;
+    return connection->idle_max_ms > 0 && !(waits && connection->version != 0) &&
            connection->last_seen_ms + connection->idle_max_ms < engine->input_read_ms;
 }
 

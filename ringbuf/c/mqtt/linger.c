@@ -40,15 +40,7 @@ void mq_linger_begin(mq_loop *loop, mq_connection *connection)
         finish(loop, connection);
         return;
     }
-    if (loop->lingering.count == 0)
-        loop->linger_due_ms = due_ms(connection);
-    uint32_t before = loop->lingering.count;
-    mq_list_add(&loop->lingering, handle);
-    if (loop->lingering.count == before) { /* no memory */
-        finish(loop, connection);
-        return;
-    }
-    connection->lingers = true;
+    mq_line_add(&loop->lingering, &connection->socket);
     connection->interest = EPOLLIN;
     mq_layers_free(connection->layer);
     connection->layer = NULL;
@@ -65,23 +57,14 @@ void mq_linger_read(mq_loop *loop, mq_connection *connection)
         finish(loop, connection);
 }
 
+uint64_t mq_linger_due_ms(const mq_loop *loop)
+{
+    const mq_link *first = loop->lingering.first;
+    return first == NULL ? MQ_NEVER : due_ms(MQ_LINKED(first, const mq_connection, socket));
+}
+
 void mq_linger_expire(mq_loop *loop)
 {
-    if (loop->lingering.count == 0 || loop->engine->now_ms < loop->linger_due_ms)
-        return;
-    uint32_t kept = 0;
-    uint64_t now_ms = loop->engine->now_ms, next_ms = MQ_NEVER;
-    for (uint32_t i = 0; i < loop->lingering.count; i++) {
-        mq_connection *connection = mq_slab_get(&loop->engine->connections, loop->lingering.at[i]);
-        if (connection == NULL)
-            continue;
-        if (due_ms(connection) <= now_ms) {
-            finish(loop, connection);
-            continue;
-        }
-        next_ms = due_ms(connection) < next_ms ? due_ms(connection) : next_ms;
-        loop->lingering.at[kept++] = loop->lingering.at[i];
-    }
-    loop->lingering.count = kept;
-    loop->linger_due_ms = next_ms;
+    while (mq_linger_due_ms(loop) <= loop->engine->now_ms)
+        finish(loop, MQ_LINKED(loop->lingering.first, mq_connection, socket));
 }

@@ -39,6 +39,7 @@
  *   owners.c                use of each shared table per user or address
  *   tenants.c               name spaces of clients, and their use of each shared table
  *   slab.c                  items that never move, and their handles
+ *   lists.c                 lists of items
  *   table.c                 hash tables that grow and shrink in small steps
  *   events.c                events for Python, and requests with retries
  *   watchdog.c              watchdog: checks that the polling thread runs and that clients are served
@@ -68,6 +69,7 @@
 #include "ring/ring.h"
 
 #include "mqtt/durable/ack_gate.h"
+#include "mqtt/lists.h"
 #include "mqtt/mqtt_api.h"
 
 #define MQ_BLOCK_BYTES 65536u       /* output buffer of a connection with much output */
@@ -81,6 +83,7 @@
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements that pause reading from a client */
 #define MQ_EVENTS 32       /* events per turn of Python, before messages are served again */
 #define MQ_EVENTS_SPARE 8u /* of these for accepted clients only, and as many for others only */
+#define MQ_LINES 3         /* of connections that wait for input memory: input.c */
 #define MQ_WINDOW_MIN 32   /* entries of the smallest window, which is kept when empty */
 #define MQ_RECEIVED_FEW 8  /* QoS 2 identifiers of a client that need no extra memory */
 #define MQ_ENTRY_BYTES 15u /* size of a queue entry */
@@ -189,7 +192,6 @@ struct mq_session {
     mq_item item;
     bool needs_delivery;  /* entries were queued since its connection was last served */
     bool drop_newest;
-    bool may_need_copies;      /* of records that a ring will overwrite; in engine->copy_sessions */
     bool disordered;           /* positions of a ring may fall in its queue or window */
     bool waits_for_log;        /* delivery waits for records from the log */
     bool shared;               /* was a member of a shared subscription */
@@ -199,6 +201,7 @@ struct mq_session {
     uint8_t *queue_in;         /* in `back`: place of the next entry */
     uint32_t queue_left;       /* entries that may be pushed without a check */
     uint32_t queue_count, queue_max;
+    mq_link needing_copies; /* in engine->copy_sessions: of records that a ring will overwrite */
     uint8_t *queue_out;     /* in `front`: the oldest entry */
     mq_chunk *front, *back; /* NULL until an entry is queued */
     mq_chunk *hot;          /* first that may need records of a ring; earlier ones are done */
@@ -287,18 +290,15 @@ struct mq_connection {
     bool known;          /* Python got an event of it, and will get its end */
     bool answered;       /* Python answered the TOPIC event */
     uint8_t refusal_reason; /* alternative answer: reason code for not storing the PUBLISH; 0: none */
-    bool listed;         /* in engine->touched */
-    bool is_ready;       /* in engine->ready or a line of event_waiters */
-    bool has_acks;       /* in engine->ack_waiters */
     bool blocked;        /* the socket's buffer is full; continues at EPOLLOUT */
     bool proxying, upgrading; /* not answered: its PROXY header; its HTTP request for WebSocket */
-    bool opening, lingers; /* in loop->opening: its layers are not open; in loop->lingering */
-    bool is_pending;     /* in loop->pending */
+    bool opening;        /* in loop->opening: its layers are not open */
     bool last_allowed;
     bool pinged;    /* in this turn */
     bool rate_limited; /* by its own bucket or, perhaps, that of its tenant */
     bool needs_barrier;     /* output after `barrier_bytes` depends on the journal: output_barrier.c */
-    bool waits_for_sync;    /* in engine->sync_waiters */
+    mq_link touched;        /* in engine->touched */
+    mq_link turn;           /* in the line in which it waits to be parsed again, or closed */
     uint32_t barrier_bytes; /* bytes of `out` that wait until the journal is durable up to barrier_at */
     uint64_t barrier_at;
     uint32_t interest, ignored_bytes; /* events registered with epoll; input after the last output */
@@ -337,8 +337,10 @@ struct mq_connection {
     uint16_t port;
     uint8_t address[16];
     uint64_t event; /* number of the event that it waits for, with MQ_STOP_PYTHON */
-    mq_line *line;  /* NULL: in no line */
-    mq_connection *line_previous, *line_next;
+    mq_link ack_wait;  /* in engine->ack_waiters */
+    mq_link sync_wait; /* in engine->sync_waiters */
+    mq_link log_wait;  /* in engine->log_waiters */
+    mq_link socket;    /* in loop->read_paused, pending or lingering */
 };
 
 typedef struct mq_request { /* request to Python for work that the engine needs: events.c */
@@ -365,13 +367,13 @@ typedef struct mq_log_block {  /* records that a ring's log must not take yet: o
 
 struct mq_ring {
     uint8_t kind;
-    bool end_is_stale; /* records were appended, and the end is not yet announced */
     bool waiting;  /* producer ring: Python decides about the topic of its next record */
     bool answered;
     bool moved;    /* producer ring: read further than stored in the reader's slot */
     bool bad;      /* producer ring: it has an invalid record */
     bool reported; /* Python got the event that it waits or is bad */
     bool logged;   /* the log has the records that its ring has overwritten */
+    mq_link stale_end; /* in engine->rings_to_announce: records were appended, the end is not announced */
     mq_ack_gate ack_gate;
     bool blocks; /* true: a full ring pauses its publisher up to queue_timeout_ms; false: refused at once */
     uint32_t queue_timeout_ms;    /* time that a blocking reader may block before it is evicted */
@@ -433,6 +435,7 @@ struct mq_engine {
     mq_list retained_changed;                   /* topics changed since the begin of the last save */
     mq_list retained_saving;                    /* topics that the save must still return */
     bool retained_kept;                         /* retained messages are saved */
+    bool retained_unlisted; /* a change is not in retained_changed, for want of memory */
     bool retained_due; /* a ring is about to overwrite records whose retained messages are not saved */
     mq_request retained_request;
     uint32_t share_queues; /* number of sessions that are queues of groups */
@@ -462,17 +465,16 @@ struct mq_engine {
     uint64_t refusal_due_ms;    /* next check of waiting acknowledgements while a log does not work */
     mq_event events[MQ_EVENTS]; /* number n is at n % MQ_EVENTS */
     uint64_t event_done, event_taken, event_next; /* numbers: events.c has the invariant */
-    mq_list touched, ready, ack_waiters, blocked, limited, copy_sessions, rings_to_announce;
-    mq_line closing;
+    mq_line ready, blocked, limited, closing, touched, ack_waiters;
+    mq_line copy_sessions, rings_to_announce;
     uint32_t events_of[2];    /* events in `events`, by of_client */
     mq_line event_waiters[2]; /* connections that wait for room for an event, by of_client: events.c */
     bool serves_waiter;       /* the connection that is parsed was the first of its line */
-    mq_list log_waiters, sync_waiters; /* wait for records from the log; for a sync of the journal's log */
+    mq_line log_waiters, sync_waiters; /* wait for records from the log; for a sync of the journal's log */
     mq_line lines[MQ_LINES]; /* connections that wait for memory: input.c */
     uint64_t in_promised;    /* total of all connections */
     uint64_t starved_due_ms; /* time to close some connections and make room */
     uint64_t limited_due_ms; /* time at which the first of `limited` may continue */
-    mq_list spare_list;      /* empty; exchanged with a list in iteration, so that items can be added to it */
     mq_spares blocks, smalls;
     mq_chunk *spare_chunks;
     uint32_t spare_chunk_count;
@@ -486,9 +488,6 @@ struct mq_engine {
 /* engine.c */
 mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2]);
 void mq_engine_free(mq_engine *engine);
-void mq_list_add(mq_list *list, uint64_t handle);
-void mq_line_add(mq_line *line, mq_connection *connection); /* at the end */
-void mq_line_leave(mq_connection *connection); /* nothing if it is in none */
 void *mq_slab_take(mq_slab *slab);
 void mq_slab_give(mq_slab *slab, mq_item *item);
 void *mq_slab_at(const mq_slab *slab, uint32_t index);   /* NULL: never created */
@@ -515,8 +514,6 @@ void mq_connection_forget(mq_engine *engine, mq_connection *connection); /* free
 bool mq_connection_over(mq_engine *engine,
                         mq_connection *connection); /* queues the CLOSED event; false: no room */
 void mq_connection_touch(mq_engine *engine, mq_connection *connection); /* mark it as having output */
-/* Put the connections of `walked` (engine->touched before) from `first` on before those touched meanwhile. */
-void mq_touched_first(mq_engine *engine, mq_list *walked, uint32_t first);
 void mq_connection_ready(mq_engine *engine, mq_connection *connection); /* continue to parse its input */
 /* Settings of a connection after CONNECT. */
 typedef struct mq_connection_settings {

@@ -1,24 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Types: lists, slabs of items that never move, and bytes.  Part of mqtt.h.
+ * Types: slabs of items that never move, and bytes.  Part of mqtt.h.
  */
 #ifndef BRIM_MQTT_SLAB_H
 #define BRIM_MQTT_SLAB_H
 
 #include <stdbool.h>
 #include <stdint.h>
-
-typedef struct mq_list { /* list of handles; a stale handle is identified by its generation */
-    uint64_t *at;
-    uint32_t count, capacity;
-} mq_list;
-
-#define MQ_LINES 3
-/* A queue of connections, linked by themselves, so that none is lost without memory.  A connection is in one
- * line at most, and a freed one in none. */
-typedef struct mq_line {
-    struct mq_connection *first, *last;
-} mq_line;
 
 typedef struct mq_item {        /* head of every item in a slab */
     uint32_t index, generation; /* generation is odd while the item is in use */

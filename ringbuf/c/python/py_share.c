@@ -42,6 +42,8 @@ PyObject *engine_share_join(engine_object *self, args_t args, Py_ssize_t count)
         if (ids != 0)
             mq_subscription_ids_drop(self->engine, ids);
     }
+    if (!joined && queue != NULL && session != NULL)
+        return PyErr_NoMemory();
     return PyBool_FromLong(joined);
 }
 

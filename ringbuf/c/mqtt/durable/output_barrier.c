@@ -32,14 +32,6 @@ void mq_output_barrier(mq_engine *engine, mq_connection *connection)
     connection->needs_barrier |= engine->journal.output_waits;
 }
 
-static void add_waiter(mq_engine *engine, mq_connection *connection)
-{
-    if (connection->waits_for_sync)
-        return;
-    connection->waits_for_sync = true;
-    mq_list_add(&engine->sync_waiters, mq_handle(&connection->item));
-}
-
 uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection)
 {
     uint32_t length = connection->out.end - connection->out.start, free = 0;
@@ -62,7 +54,8 @@ uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection)
     }
     if (connection->barrier_bytes == 0)
         return length;
-    add_waiter(engine, connection);
+    if (connection->sync_wait.line == NULL)
+        mq_line_add(&engine->sync_waiters, &connection->sync_wait);
     return free;
 }
 
@@ -73,21 +66,15 @@ void mq_output_sent(mq_connection *connection, uint32_t bytes)
 
 static void reap_output(mq_engine *engine)
 {
-    mq_list walked = engine->sync_waiters;
     uint64_t done = engine->journal.output_waits ? synced(engine) : UINT64_MAX;
-    engine->sync_waiters = engine->spare_list;
-    for (uint32_t i = 0; i < walked.count; i++) {
-        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
-        if (connection == NULL)
+    for (mq_link *link = engine->sync_waiters.first, *next; link != NULL; link = next) {
+        mq_connection *connection = MQ_LINKED(link, mq_connection, sync_wait);
+        next = link->next;
+        if (connection->barrier_at > done)
             continue;
-        connection->waits_for_sync = false;
-        if (connection->barrier_at <= done)
-            mq_connection_touch(engine, connection);
-        else
-            add_waiter(engine, connection);
+        mq_line_leave(link);
+        mq_connection_touch(engine, connection);
     }
-    walked.count = 0;
-    engine->spare_list = walked;
 }
 
 /* ---- records ---- */

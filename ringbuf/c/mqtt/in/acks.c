@@ -66,10 +66,8 @@ static bool ends(const mq_ack *ack)
 
 static void wait_for_release(mq_engine *engine, mq_connection *connection)
 {
-    if (connection->has_acks)
-        return;
-    connection->has_acks = true;
-    mq_list_add(&engine->ack_waiters, mq_handle(&connection->item));
+    if (connection->ack_wait.line == NULL)
+        mq_line_add(&engine->ack_waiters, &connection->ack_wait);
 }
 
 void mq_acks_retry(mq_engine *engine, mq_connection *connection)
@@ -112,7 +110,6 @@ static mq_ack_status status_of(const mq_engine *engine, const mq_connection *con
 /* Send the acknowledgements of one connection up to the first that still waits. */
 static void send_until_waiting(mq_engine *engine, mq_connection *connection)
 {
-    connection->has_acks = false;
     while (connection->acks_count > 0) {
         mq_ack ack = connection->acks[connection->acks_first];
         bool ended = ends(&ack);
@@ -145,24 +142,22 @@ static void send_until_waiting(mq_engine *engine, mq_connection *connection)
 /* Send the acknowledgements whose records are durable, or refused.  One sync may release many. */
 void mq_acks_release(mq_engine *engine)
 {
-    mq_list walked = engine->ack_waiters;
-    engine->ack_waiters = engine->spare_list;
-    for (uint32_t i = 0; i < walked.count; i++) {
-        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
-        if (connection != NULL && connection->stop != MQ_STOP_CLOSING)
+    mq_link *link;
+    uint32_t left = engine->ack_waiters.count;
+    for (; left > 0 && (link = mq_line_take(&engine->ack_waiters)) != NULL; left--) {
+        mq_connection *connection = MQ_LINKED(link, mq_connection, ack_wait);
+        if (connection->stop != MQ_STOP_CLOSING)
             send_until_waiting(engine, connection);
     }
-    walked.count = 0;
-    engine->spare_list = walked;
 }
 
 /* Find the acknowledgements of lost records.  Those of QoS 2 have receipts (mq_received_lost). */
 void mq_acks_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t to)
 {
-    for (uint32_t i = 0; i < engine->ack_waiters.count; i++) {
-        mq_connection *connection = mq_slab_get(&engine->connections, engine->ack_waiters.at[i]);
-        for (uint32_t j = 0; connection != NULL && j < connection->acks_count; j++) {
-            mq_ack *ack = ack_at(connection, j);
+    for (const mq_link *link = engine->ack_waiters.first; link != NULL; link = link->next) {
+        const mq_connection *connection = MQ_LINKED(link, const mq_connection, ack_wait);
+        for (uint32_t i = 0; i < connection->acks_count; i++) {
+            mq_ack *ack = ack_at(connection, i);
             bool is_lost = from < ack->waits_for && ack->waits_for <= to; /* waits_for: offset + 1 */
             if (ack->ring == ring && ack->first_byte == MQ_PUBACK << 4 && is_lost)
                 ack->waits_for = MQ_NEVER;

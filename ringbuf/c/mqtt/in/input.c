@@ -152,7 +152,7 @@ static uint8_t *wait_in_line(mq_engine *engine, mq_connection *connection)
     uint32_t number = 0;
     while (rest_of(connection) > LINES_BYTES[number])
         number++;
-    mq_line_add(&engine->lines[number], connection);
+    mq_line_add(&engine->lines[number], &connection->turn);
     return NULL;
 }
 
@@ -193,12 +193,18 @@ static bool is_waiting(const mq_connection *connection)
     return connection->stop == MQ_STOP_INPUT;
 }
 
+/* The first connection of a line; NULL: the line is empty. */
+static mq_connection *first_of(const mq_line *line)
+{
+    return line->first == NULL ? NULL : MQ_LINKED(line->first, mq_connection, turn);
+}
+
 static mq_line *next_line(mq_engine *engine)
 {
     mq_line *shortest = NULL, *longest = NULL;
     uint64_t since_ms = engine->now_ms < TOO_LONG_MS ? 0 : engine->now_ms - TOO_LONG_MS;
     for (int i = 0; i < MQ_LINES; i++) {
-        const mq_connection *first = engine->lines[i].first;
+        const mq_connection *first = first_of(&engine->lines[i]);
         if (first == NULL)
             continue;
         if (shortest == NULL)
@@ -216,9 +222,9 @@ static uint64_t all_wanted(const mq_engine *engine)
 {
     uint64_t bytes = 0, bytes_max = engine->limits.unfinished_max_bytes;
     for (int i = 0; i < MQ_LINES; i++) {
-        const mq_connection *connection = engine->lines[i].first;
-        for (; connection != NULL && bytes < bytes_max; connection = connection->line_next)
-            bytes += rest_of(connection);
+        const mq_link *link = engine->lines[i].first;
+        for (; link != NULL && bytes < bytes_max; link = link->next)
+            bytes += rest_of(MQ_LINKED(link, const mq_connection, turn));
     }
     return bytes;
 }
@@ -229,7 +235,7 @@ static void promise(mq_engine *engine, mq_connection *connection)
     engine->in_promised += connection->in_promised;
     connection->in_since_ms += engine->now_ms - connection->in_waits_since_ms;
     connection->stop = MQ_RUN;
-    mq_line_leave(connection);
+    mq_line_leave(&connection->turn);
     if (connection->version != 0)
         connection->last_seen_ms = engine->now_ms;
 }
@@ -242,7 +248,7 @@ static bool may_continue(const mq_engine *engine)
 static void let_continue(mq_engine *engine)
 {
     for (mq_line *line; may_continue(engine) && (line = next_line(engine)) != NULL;)
-        promise(engine, line->first);
+        promise(engine, first_of(line));
     engine->starved_due_ms = engine->now_ms + WAIT_MS;
 }
 

@@ -139,7 +139,7 @@ static bool pause_for_room(mq_engine *engine, mq_connection *connection)
 {
     connection->stop = MQ_STOP_FULL;
     engine->counters.full_waits++;
-    mq_list_add(&engine->blocked, mq_handle(&connection->item));
+    mq_line_add(&engine->blocked, &connection->turn);
     return false;
 }
 

@@ -63,7 +63,7 @@ bool mq_rate_admits(mq_engine *engine, mq_connection *connection)
         engine->limited_due_ms = due_ms;
     connection->stop = MQ_STOP_RATE;
     engine->counters.rate_waits++;
-    mq_list_add(&engine->limited, mq_handle(&connection->item));
+    mq_line_add(&engine->limited, &connection->turn);
     return false;
 }
 

@@ -48,8 +48,7 @@ typedef enum need {
 
 void mq_spill_add_session(mq_engine *engine, mq_session *session)
 {
-    session->may_need_copies = true;
-    mq_list_add(&engine->copy_sessions, mq_handle(&session->item));
+    mq_line_add(&engine->copy_sessions, &session->needing_copies);
 }
 
 /* ---- copies ---- */
@@ -316,17 +315,12 @@ static bool sweep_all(mq_engine *engine, uint32_t index, uint64_t to, uint64_t c
     mq_ring *ring = engine->rings[index];
     uint64_t from = to - ring->copied > capacity ? to - capacity : ring->copied;
     sweep sweep = {.engine = engine, .ring = ring, .index = index, .from = from, .to = to};
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < engine->copy_sessions.count; i++) {
-        uint64_t handle = engine->copy_sessions.at[i];
-        mq_session *session = mq_slab_get(&engine->sessions, handle);
-        if (session == NULL)
-            continue;
-        session->may_need_copies = sweep.refused || sweep_session(&sweep, session);
-        if (session->may_need_copies)
-            engine->copy_sessions.at[kept++] = handle;
+    mq_link *link = engine->copy_sessions.first, *next;
+    for (; link != NULL && !sweep.refused; link = next) {
+        next = link->next;
+        if (!sweep_session(&sweep, MQ_LINKED(link, mq_session, needing_copies)))
+            mq_line_leave(link);
     }
-    engine->copy_sessions.count = kept;
     free(sweep.copies);
     if (!sweep.refused)
         ring->copied = to;

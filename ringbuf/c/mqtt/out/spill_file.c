@@ -106,6 +106,8 @@ static bool table_grow(mq_spill *spill, uint32_t top)
     uint32_t capacity = spill->extents_capacity ? spill->extents_capacity : 64;
     while (capacity < top)
         capacity *= 2;
+    if (!mq_list_reserve(&spill->retired, capacity) || !mq_list_reserve(&spill->spares, SPARES_MAX))
+        return false;
     mq_extent *extents = realloc(spill->extents, capacity * sizeof *extents);
     if (extents == NULL)
         return false;

@@ -94,7 +94,7 @@ typedef struct mq_spill {
     uint32_t extents_capacity, top; /* units in the file */
     uint32_t filling;           /* extent in use for small copies; 0: none */
     uint32_t first_free;        /* no lower unit is free */
-    mq_list spares, retired;    /* extents */
+    mq_list spares, retired;    /* extents; with room for all that `extents` has room for */
     uint64_t live, dead;        /* bytes of copies that sessions need, and no longer need */
     int error;                  /* errno of the last allocation, if it failed */
     uint64_t retry_ms, probe_ms;

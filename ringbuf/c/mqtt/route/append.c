@@ -85,10 +85,8 @@ static uint64_t append(mq_engine *engine, mq_topic *topic, const mq_message *mes
                               message->payload_length;
     engine->counters.published++;
     engine->counters.published_bytes += message->payload_length;
-    if (!ring->end_is_stale) {
-        ring->end_is_stale = true;
-        mq_list_add(&engine->rings_to_announce, topic->ring);
-    }
+    if (ring->stale_end.line == NULL)
+        mq_line_add(&engine->rings_to_announce, &ring->stale_end);
     if (ring->ack_gate.visible_when_durable) {
         mq_pending_add(engine, ring, topic, message);
         return mq_ack_waits_for(ring);

@@ -130,12 +130,12 @@ static void retain(mq_engine *engine, mq_topic *topic, const mq_message *message
     mq_owner_use(mq_author_owner(blob->author), MQ_OWNED_RETAINED_BYTES, bytes);
 }
 
-/* Add the topic to the next save.  Without memory it is not added. */
+/* Add the topic to the next save.  Without memory the next save is due now and has all topics. */
 static void change(mq_engine *engine, mq_topic *topic)
 {
-    uint32_t before = engine->retained_changed.count;
-    mq_list_add(&engine->retained_changed, topic->item.index);
-    topic->changed = engine->retained_changed.count > before;
+    topic->changed = mq_list_add(&engine->retained_changed, topic->item.index);
+    engine->retained_unlisted |= !topic->changed;
+    engine->retained_due |= !topic->changed;
 }
 
 /* Replace the retained message of `topic`, and mark the change as not saved. */
@@ -159,9 +159,12 @@ void mq_retained_due(mq_engine *engine, const mq_ring *ring)
 
 void mq_retained_save_begin(mq_engine *engine, bool all)
 {
-    for (uint32_t i = 0; all && i < engine->topics.created; i++) {
+    bool unlisted = engine->retained_unlisted;
+    engine->retained_unlisted = engine->retained_due = false;
+    for (uint32_t i = 0; (all || unlisted) && i < engine->topics.created; i++) {
         mq_topic *topic = mq_slab_at(&engine->topics, i);
-        if (topic->item.generation & 1 && topic->retained != NULL && !topic->changed && !topic->reserved)
+        if (topic->item.generation & 1 && (topic->retained != NULL || unlisted) && !topic->changed &&
+            !topic->reserved)
             change(engine, topic);
     }
     if (engine->retained_saving.count == 0) {
@@ -169,7 +172,6 @@ void mq_retained_save_begin(mq_engine *engine, bool all)
         engine->retained_changed = engine->retained_saving;
         engine->retained_saving = changed;
     }
-    engine->retained_due = false;
     engine->retained_request = (mq_request){0};
     for (uint32_t i = 1; i < engine->ring_count; i++)
         if (engine->rings[i] != NULL && engine->rings[i]->kind == MQ_RING_OWN)

@@ -270,7 +270,10 @@ bool mq_share_join(mq_engine *engine, mq_session *queue, mq_session *session, ui
     } else {
         if ((member = member_add(group_of(queue), session)) == NULL)
             return false;
-        mq_list_add(&session->shares, mq_handle(&queue->item));
+        if (!mq_list_add(&session->shares, mq_handle(&queue->item))) {
+            group_of(queue)->count--;
+            return false;
+        }
     }
     mq_subscription_ids_at(engine, options >> MQ_OPTION_IDS_SHIFT)->references++;
     member->options = options;

@@ -118,7 +118,7 @@ mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
         engine->clock_hand = (engine->clock_hand + 1) % engine->topics.created;
         --*steps;
         if (!(topic->item.generation & 1) || topic->retained != NULL || topic->changed ||
-            topic->pending_visibility > 0)
+            topic->pending_visibility > 0 || engine->retained_unlisted)
             continue;
         if (!topic->used)
             return topic;
