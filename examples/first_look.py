@@ -63,7 +63,7 @@ def draw(lines: dict[str, list[tuple[object, float]]], field: str) -> Figure:
     for topic, points in sorted(lines.items()):
         axes.plot(*zip(*points, strict=True), marker=".", label=topic)
     axes.set_ylabel(field)
-    axes.legend(loc="upper left", fontsize="small")
+    figure.legend(loc="outside upper center", ncols=4, fontsize="small")
     figure.autofmt_xdate()
     return figure
 

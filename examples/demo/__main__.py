@@ -84,7 +84,7 @@ def next_commands() -> list[tuple[str, str]]:
     """Commands to try next, with their purpose."""
     return [
         ("./dev shell -c 'brim run'", "a broker of your own, on 127.0.0.1:1883"),
-        ("./dev shell -c 'brim sub --shm \"#\"'", "beside it: all that it gets, without a copy"),
+        ("./dev shell -c 'brim sub --shm \"#\"'", "in a second shell: all its messages, without a copy"),
         ("./dev demo --keep --seconds 120", "this again, longer, and every file is kept"),
     ]
 
@@ -92,7 +92,7 @@ def next_commands() -> list[tuple[str, str]]:
 def why_no_spark(options: argparse.Namespace) -> str:
     """Reason why the table is made without Spark, and the remedy; empty: Spark is available."""
     if options.no_spark:
-        return "as --no-spark says"
+        return "--no-spark"
     missing = [name for name in ("pyspark", "pyarrow", "numpy") if find_spec(name) is None]
     if missing:
         return f"{', '.join(missing)} not installed; pip install 'brim[spark]'"
@@ -111,10 +111,10 @@ def finish(report: Report, screen: Screen, out: Path, no_spark: str) -> None:
     console.print()
     print_table(console, report.lake)
     if no_spark:
-        text = f"SPARK WAS LEFT OUT ({no_spark}): the table was decoded from the drained files by ringbuf."
+        text = f"Without Spark ({no_spark}): the table was decoded from the drained files by ringbuf."
         console.print(Text(text, "bold yellow"))
     print_ledger(console, report.ledger)
-    console.print(f"\n{out / 'index.html'} is a page that shows it all and needs no network.  To try next:")
+    console.print(f"\n{out / 'index.html'} shows the run in a browser, without a network. To try next:")
     width = max(len(command) for command, _ in commands)
     for command, meaning in commands:
         console.print(Text.assemble("    ", (command.ljust(width), "bold cyan"), f"   {meaning}"))
@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
     keep, no_spark = True, why_no_spark(options)
     script = Script(scene, screen, Options(options.seconds, options.rate, spark=not no_spark))
     if no_spark:
-        screen.happened(f"SPARK IS LEFT OUT: {no_spark}")
+        screen.happened(f"without Spark: {no_spark}")
     try:
         report = asyncio.run(play(script))
         screen.close()

@@ -160,7 +160,7 @@ class Script:
         rings.refresh()
         same = sum(rings.epochs().get(name) == epoch for name, epoch in before.items())
         self._announce(
-            f"started again, ready in {took:.2f} s; {same} of {len(before)} rings go on where they were"
+            f"started again, ready in {took:.2f} s; {same} of {len(before)} rings continue where they were"
         )
 
     async def _finish(self) -> None:

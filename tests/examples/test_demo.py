@@ -72,7 +72,7 @@ def test_a_run_without_spark_loses_nothing_and_leaves_only_what_it_says(
     assert status == 0, text + log
     assert "killed with -9" in text
     assert "the sink is cut off" in text
-    assert "SPARK WAS LEFT OUT" in text
+    assert "Without Spark (--no-spark)" in text
     assert "The ledger matches: 0 lost, 0 duplicated." in text
     assert re.search(r"in the table +[\d,]+ +[\d,]+ +\d+ +0 +0 +0", text)
     assert sorted(path.name for path in out.iterdir()) == ["index.html", "plots.png", "plots.svg"]

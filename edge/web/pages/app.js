@@ -19,6 +19,7 @@ let refreshing = false;
 function drawNavigation(current) {
   replace(document.getElementById("nav"), PAGES.map(([name, title]) =>
     h("a", { href: `#/${name}`, "aria-current": name === current ? "page" : null, "data-key": name }, title)));
+  document.querySelector("#nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
 function drawUser() {

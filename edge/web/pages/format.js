@@ -9,8 +9,13 @@ export function count(value) {
       return `${trim(value / scale)} ${name}`;
     }
   }
-  if (size !== 0 && size < 10 && !Number.isInteger(value)) return value.toFixed(size < 0.1 ? 2 : 1);
+  if (size !== 0 && size < 10 && !Number.isInteger(value)) return String(Number(value.toPrecision(2)));
   return Math.round(value).toLocaleString("en");
+}
+
+// A number and its noun: 1 file, 2 files.
+export function counted(value, noun) {
+  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
 function trim(value) {

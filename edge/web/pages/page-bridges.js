@@ -2,7 +2,7 @@
 import { get, may, post } from "./api.js";
 import { confirm, toast } from "./dialogs.js";
 import { card, facts, h, notice, replace } from "./dom.js";
-import { bytes, count, duration } from "./format.js";
+import { bytes, count, counted, duration } from "./format.js";
 import { table } from "./table.js";
 
 const KINDS = { draining: "good", idle: "good", paused: "warn", retrying: "warn", starting: "warn", blocked: "bad", failed: "bad", stopped: "bad" };
@@ -33,7 +33,7 @@ function draw(bridge, refresh) {
   const tools = h("div", { class: "row push" },
     may("operator") && bridge.condition !== "paused" && order("Pause the bridge?", `${bridge.name} drains nothing until it is resumed. Records wait in ring and log.`, "Pause", "pause"),
     may("operator") && order("Resume the bridge?", `${bridge.name} drains again: after a pause, during a back-off, or when the cause of a block is removed.`, "Resume", "resume"),
-    may("admin") && order("Skip what waits?", `${bridge.name} passes over ${count(bridge.lag_records)} records. They are never drained; this cannot be undone.`, "Skip records", "skip", true));
+    may("admin") && order("Skip waiting records?", `${bridge.name} passes over ${count(bridge.lag_records)} records. They are never drained; this cannot be undone.`, "Skip records", "skip", true));
   const lost = Object.entries(bridge.lost_by).map(([cause, number]) => `${count(number)} ${cause}`).join(", ");
   return card(bridge.name, [h("span", { class: `pill ${KINDS[bridge.condition] ?? ""}` }, bridge.condition), tools],
     h("div", { class: "body" },
@@ -43,8 +43,8 @@ function draw(bridge, refresh) {
       facts([
         ["To", h("span", { class: "mono" }, bridge.to)],
         ["Rate", `${count(bridge.rate)} records/s, ${bytes(bridge.bytes_s)}/s by the last files`],
-        ["Lag", `${count(bridge.lag_records)} records, ${bytes(bridge.lag_bytes)}, the oldest for ${duration(bridge.lag_s)}`],
-        ["Drained", `${count(bridge.totals.records)} records in ${count(bridge.totals.files)} files, ${bytes(bridge.totals.bytes)}`],
+        ["Lag", `${counted(bridge.lag_records, "record")}, ${bytes(bridge.lag_bytes)}, the oldest for ${duration(bridge.lag_s)}`],
+        ["Drained", `${counted(bridge.totals.records, "record")} in ${counted(bridge.totals.files, "file")}, ${bytes(bridge.totals.bytes)}`],
         ["Last acknowledgement", bridge.last_ack_age_s === null ? "none yet" : `${duration(bridge.last_ack_age_s)} ago`],
         bridge.buffer_left_s !== null && ["Buffer lasts", duration(bridge.buffer_left_s)],
         ["Lost", lost ? h("span", { class: "bad-text" }, lost) : "nothing"],

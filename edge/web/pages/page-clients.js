@@ -11,7 +11,7 @@ export function page() {
   const refreshSoon = later(() => refresh().catch(failed), 150);
   const pager = new Pager("client", refreshSoon);
   const again = () => { pager.reset(); refreshSoon(); };
-  const text = h("input", { type: "search", placeholder: "client, user, address or tenant", "aria-label": "Search clients", oninput: again });
+  const text = h("input", { type: "search", size: 28, placeholder: "client, user, address or tenant", "aria-label": "Search clients", oninput: again });
   const state = h("select", { "aria-label": "State", onchange: again },
     [["all", "all"], ["connected", "connected"], ["away", "away"], ["dropping", "with losses"]].map(([value, name]) =>
       h("option", { value }, name)));
@@ -33,7 +33,7 @@ export function page() {
     { title: "State", text: (row) => h("span", { class: row.connected ? "pill good" : "pill" }, row.connected ? `MQTT ${row.protocol}` : "away") },
     { title: "User", sort: "user", text: (row) => row.username ?? "-", optional: true },
     { title: "Tenant", sort: "tenant", text: (row) => row.tenant ?? "-", optional: true },
-    { title: "Address", sort: "address", text: (row) => `${row.transport} ${row.address || "local"}`, optional: true, kind: "mono" },
+    { title: "Address", sort: "address", text: (row) => where(row), optional: true, kind: "mono nowrap" },
     { title: "Since", sort: "since", text: (row) => ago(row.since_s), number: true, optional: true },
     { title: "Subscriptions", sort: "subscriptions", text: (row) => count(row.subscriptions), number: true, optional: true },
     { title: "Queued", sort: "queued", text: (row) => count(row.queued), number: true },
@@ -43,6 +43,10 @@ export function page() {
   ];
 
   return { element, refresh };
+}
+
+function where(row) {
+  return row.transport === "tcp" ? row.address : `${row.transport} ${row.address || "local"}`;
 }
 
 function dropped(row) {
@@ -72,7 +76,7 @@ async function details(clientId, changed) {
     facts([
       ["State", row.connected ? `connected by MQTT ${row.protocol}` : "away"],
       ["Since", row.since_s ? `${moment(row.since_s)} (${ago(row.since_s)})` : "-"],
-      ["Address", `${row.transport} ${row.address || "local"}`],
+      ["Address", where(row)],
       ["User", names || "none"],
       row.connected && ["Keep alive", row.keep_alive_s ? `${row.keep_alive_s} s` : "none"],
       ["Session", `ends ${row.expiry_s ? duration(row.expiry_s) : "0 s"} after the connection`],

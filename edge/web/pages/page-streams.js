@@ -19,7 +19,7 @@ export function page() {
     const answer = await get("streams");
     const streams = Object.fromEntries(answer.streams.map((stream) => [stream.name, stream]));
     replace(rings, card("Rings", null, table("Rings", [
-      { title: "Ring", text: (row) => h("b", null, row.name) },
+      { title: "Ring", text: (row) => h("b", null, row.name), kind: "nowrap" },
       { title: "Topics", text: (row) => (streams[row.stream]?.topics ?? []).join("  "), kind: "mono wrap", optional: true },
       { title: "Durability", text: (row) => row.durability ?? `producer ${row.producer}` },
       { title: "When full", text: (row) => streams[row.stream]?.when_full ?? "", optional: true },

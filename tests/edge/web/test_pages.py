@@ -407,12 +407,18 @@ CONTRAST = """(() => {
   };
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   const bad = [];
+  const look = (text, color, one) => {
+    const [a, b] = [light(parts(color)), light(ground(one))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) bad.push(text);
+  };
+  for (const one of document.querySelectorAll("[placeholder]:not(:disabled)")) {
+    look(one.placeholder, getComputedStyle(one, "::placeholder").color, one);
+  }
   while (walker.nextNode()) {
     const one = walker.currentNode.parentElement;
     const hidden = !one.getClientRects().length || one.closest(":disabled, noscript, script");
     if (!walker.currentNode.data.trim() || hidden) continue;
-    const [a, b] = [light(parts(getComputedStyle(one).color)), light(ground(one))].sort((x, y) => y - x);
-    if ((a + 0.05) / (b + 0.05) < 4.5) bad.push(walker.currentNode.data.trim());
+    look(walker.currentNode.data.trim(), getComputedStyle(one).color, one);
   }
   return bad;
 })()"""
