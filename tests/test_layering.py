@@ -32,7 +32,7 @@ persistence.segment: PERSISTENCE ringbuf msgspec
 persistence.archive: PERSISTENCE persistence.segment ringbuf pyarrow
 persistence.read: PERSISTENCE persistence.archive persistence.segment ringbuf
 persistence.log: PERSISTENCE persistence.read persistence.segment ringbuf msgspec
-persistence.maintenance: PERSISTENCE persistence.archive persistence.log persistence.segment
+persistence.maintenance: PERSISTENCE persistence.archive persistence.log persistence.segment ringbuf
 persistence: PERSISTENCE persistence.log persistence.read persistence.segment
 edge:
 edge.errors: ringbuf

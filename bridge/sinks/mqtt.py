@@ -44,6 +44,7 @@ from edge.mqtt.inflight import PacketIdentifiers
 from edge.mqtt.primitives import Body
 from edge.mqtt.properties import NO_PROPERTIES, In, decode_properties
 from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN
+from ringbuf.constants import CLOCK_SET_NS
 
 __all__ = ["MqttSink"]
 
@@ -367,7 +368,8 @@ class MqttSink:
             return None
         left_s = properties.message_expiry_interval_s
         if left_s is not None:
-            left_s -= max(time.time_ns() - stamp, 0) // 1_000_000_000
+            age_ns = max(time.time_ns() - stamp, 0) if stamp >= CLOCK_SET_NS else 0
+            left_s -= age_ns // 1_000_000_000
             if left_s <= 0:
                 self.expired += 1
                 return None

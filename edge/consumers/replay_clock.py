@@ -5,7 +5,7 @@ time of a record, and adds `speed` seconds in each second. A change of the speed
 was reached.
 
 A replay that has reached the present has nothing to wait for: all records are due, also those with a time in
-the future.
+the future. The present is the wall time at begin() and the time since: a step of the wall clock is not time.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class ReplayClock:
         self.speed = speed
         self._wall_ns = wall_ns
         self._begun: tuple[float, int, float] | None = None  # now_s, time of records, speed from then on
+        self._wall_at_zero_ns = 0  # wall time at now_s = 0
 
     @property
     def has_begun(self) -> bool:
@@ -35,6 +36,7 @@ class ReplayClock:
     def begin(self, now_s: float, first_ns: int) -> None:
         """Begin: a record of the time `first_ns` is due now."""
         self._begun = now_s, first_ns, self.speed
+        self._wall_at_zero_ns = self._wall_ns() - int(now_s * 1e9)
 
     def stop(self) -> None:
         """Stop; begin() starts the clock again."""
@@ -43,7 +45,7 @@ class ReplayClock:
     def until_ns(self, now_s: float) -> int:
         """Records up to this time are due. The clock has begun."""
         reached_ns = self._reached_ns(now_s)
-        return EVERYTHING_NS if reached_ns >= self._wall_ns() else reached_ns
+        return EVERYTHING_NS if reached_ns >= self._wall_at_zero_ns + int(now_s * 1e9) else reached_ns
 
     def due_s(self, now_s: float, timestamp_ns: int) -> float:
         """Time at which a record of that time is due. The clock has begun."""

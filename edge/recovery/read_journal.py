@@ -66,7 +66,8 @@ def read_saved_state(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog
         return SavedState()
     latest = max(
         snapshots,
-        key=lambda snapshot: (snapshot.origin.epoch == ring.epoch, snapshot.origin.created_ns),
+        # not by time: the wall clock may have been set back
+        key=lambda snapshot: (snapshot.origin.epoch == ring.epoch, *snapshot.origin),
     )
     state = SavedState(list(latest.frames), latest.origin.created_ns, latest.origin.epoch)
     expected = latest.origin.position

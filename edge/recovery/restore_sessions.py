@@ -42,6 +42,7 @@ from edge.session_store.journal_records import (
 )
 from edge.session_store.snapshot_file import ENTRIES, RECORD
 from ringbuf import RECORD_ALIGN
+from ringbuf.constants import CLOCK_SET_NS
 
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
@@ -281,7 +282,8 @@ class _Restart:
     def _leave(self, now_s: float, now_ns: int) -> None:
         """Mark all clients as away, in the order in which they left."""
         for session in self._sessions.values():
-            session.left_ns = min(session.left_ns or self._found.alive_ns, now_ns)
+            left_ns = session.left_ns or self._found.alive_ns
+            session.left_ns = now_ns if left_ns < CLOCK_SET_NS else min(left_ns, now_ns)
         for session in sorted(self._sessions.values(), key=lambda session: session.left_ns):
             left_ns = session.left_ns
             self._broker.sessions.disconnected(session, now_s - (now_ns - left_ns) / 1e9)
@@ -291,6 +293,8 @@ class _Restart:
         for info, will, due_ns in self._wills.values():
             delay_ns = (will.properties.will_delay_interval_s or 0) * 1_000_000_000
             at_ns = due_ns or self._found.alive_ns + delay_ns
+            if at_ns < CLOCK_SET_NS:  # of a clock that was not set yet: unknown
+                at_ns = now_ns + delay_ns
             self._broker.wills.restored(info, will, now_s + (at_ns - now_ns) / 1e9)
 
     def _remove_unneeded(self) -> None:

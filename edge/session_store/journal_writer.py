@@ -67,6 +67,7 @@ log = logging.getLogger(__name__)
 SECTION_BYTES = 1 << 20  # approximate; entries in one frame of a snapshot
 DUE_SHARE = 8  # of the journal: the least part between two snapshots
 RETRY_S = 1.0
+STEP_MIN_NS = 1_000_000_000  # a smaller step of the wall clock is ignored
 # of the journal: mq_journal_append_record() takes half of the longest record, which is a quarter of the ring
 RECORD_SHARE = 8
 RECORD_HEAD_BYTES = 64
@@ -114,6 +115,7 @@ class SessionJournal:
         self._engine = engine
         self._clock = clock
         self._wall_ns = wall_ns
+        self._wall_ahead_ns = self._wall_ns_of(0)
         self._target: JournalTarget | None = None
         self._state: BrokerView | None = None
         self._call: Call | None = None
@@ -173,7 +175,8 @@ class SessionJournal:
         return self._retry_s
 
     def tick(self, now_s: float) -> None:
-        """Repeat a failed snapshot."""
+        """Repeat a failed snapshot, and follow a step of the wall clock."""
+        self._follow_wall_clock()
         if now_s >= self._retry_s:
             self.save_snapshot()
 
@@ -199,6 +202,7 @@ class SessionJournal:
 
     def disconnected(self, session: SessionView) -> None:
         """Record that the client of a session is away."""
+        self._follow_wall_clock()
         session.left_ns = self._wall_ns()
         if session.kept:
             self._record(Disconnected(_number(session.handle), session.expiry_s, session.left_ns))
@@ -293,6 +297,18 @@ class SessionJournal:
         """Record that a client has no will any more."""
         if self._target is not None:
             self._record(WillDone(client_id))
+
+    def _follow_wall_clock(self) -> None:
+        """Move the saved times by a step of the wall clock: a restart must not end a session early."""
+        ahead_ns = self._wall_ns_of(0)
+        step_ns, self._wall_ahead_ns = ahead_ns - self._wall_ahead_ns, ahead_ns
+        if self._state is None or abs(step_ns) < STEP_MIN_NS:
+            return
+        for session in self._state.sessions:
+            if session.left_ns:
+                session.left_ns += step_ns
+        log.info("wall clock stepped %s", pairs(step_s=round(step_ns / 1e9, 3)))
+        self.request_snapshot()
 
     def _wall_ns_of(self, due_s: float) -> int:
         return self._wall_ns() + int((due_s - self._clock()) * 1e9)

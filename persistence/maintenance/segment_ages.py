@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from persistence.segment.segment_info import SegmentInfo
+from ringbuf.constants import CLOCK_SET_NS
 
-__all__ = ["CLOCK_SET_NS", "SegmentAges"]
+__all__ = ["SegmentAges"]
 
-CLOCK_SET_NS = 1_577_836_800 * 1_000_000_000  # 2020: no machine that runs this program was set before
 SHIFT_MIN_NS = 2_000_000_000  # clocks drift: smaller differences are ignored
 
 

@@ -48,7 +48,7 @@ class Lives:
         self._journal_bytes = journal_bytes
         self._stack = ExitStack()
         self.directory: Path = self._stack.enter_context(memory_directory())
-        self.now_ms = BEGIN_MS
+        self.now_ms, self.step_ns = BEGIN_MS, 0
         self.restored: Restored | None = None
         self.found = SavedState()
         self.past: Any = None
@@ -64,7 +64,8 @@ class Lives:
             if is_there
             else Ring.create(path, capacity_bytes=self._journal_bytes, epoch=1)
         )
-        bench = self.bench = Bench(directory=self.directory, now_ms=self.now_ms, **self._options)
+        bench = Bench(directory=self.directory, now_ms=self.now_ms, step_ns=self.step_ns, **self._options)
+        self.bench = bench
         file = self.directory / "sessions.state"
         writer = ring.writer()
         self.found = read_saved_state([[file]], ring, self.past)
@@ -107,7 +108,7 @@ class Lives:
         """The broker is gone between two instructions."""
         assert self.bench is not None
         assert self._ring is not None
-        self.now_ms = self.bench.now_ms + away_ms
+        self.now_ms, self.step_ns = self.bench.now_ms + away_ms, self.bench.step_ns
         self.bench.engine.spill_close()  # whenever Python frees the engine, it leaves the file alone
         self.bench.crash()
         self._ring.close()
@@ -117,7 +118,7 @@ class Lives:
         """Stop in order."""
         assert self.bench is not None
         assert self._ring is not None
-        self.now_ms = self.bench.now_ms + away_ms
+        self.now_ms, self.step_ns = self.bench.now_ms + away_ms, self.bench.step_ns
         self.bench.close()
         self._ring.close()
         self.bench = None

@@ -138,6 +138,7 @@ class Bench:
         writer: dict[str, Any] | None = None,
         directory: Path | None = None,
         now_ms: int = BEGIN_MS,
+        step_ns: int = 0,
         by_rules: bool = True,
         **broker: Any,
     ) -> None:
@@ -147,6 +148,7 @@ class Bench:
         """
         self._stack = ExitStack()
         self.now_ms = now_ms
+        self.step_ns = step_ns  # by which the wall clock was set
         if directory is None:
             directory = self._stack.enter_context(memory_directory())
         self.partition = self.add_partition(directory, "t-0", durability, capacity_bytes, writer or {})
@@ -210,7 +212,7 @@ class Bench:
     @property
     def now_ns(self) -> int:
         """The wall clock."""
-        return BEGIN_NS + (self.now_ms - BEGIN_MS) * 1_000_000
+        return BEGIN_NS + (self.now_ms - BEGIN_MS) * 1_000_000 + self.step_ns
 
     def wire(self, version: Version = Version.V311, listener: int = 0) -> Wire:
         """A connection on which nothing was said."""

@@ -48,8 +48,7 @@ enum { TAG_WAKE = MQ_LISTENERS_MAX, TAG_CALL, TAG_OPENING };
 
 void mq_clock_read(mq_engine *engine)
 {
-    engine->now_ms = rb_now_ms();
-    engine->now_ns = (uint64_t)rb_clock_ns(CLOCK_REALTIME);
+    mq_clock_set(engine, (uint64_t)rb_now_ns(), (uint64_t)rb_clock_ns(CLOCK_REALTIME));
 }
 
 int mq_loop_set_interest(int epoll, int operation, int fd, uint32_t interest, uint64_t tag)

@@ -350,6 +350,7 @@ typedef struct mq_request { /* request to Python for work that the engine needs:
 
 #include "mqtt/durable/journal.h"
 #include "mqtt/out/spill_file.h"
+#include "mqtt/record_age.h"
 
 /* ---- rings ---- */
 
@@ -415,6 +416,7 @@ struct mq_engine {
     mq_pulse pulse;
     mq_spill spill;
     uint64_t now_ms, now_ns; /* monotonic; wall */
+    mq_clock clock;
     uint64_t measured_ns;    /* now_ns at the last measurement of a delivery */
     uint64_t next_deadline_ms;
     uint64_t input_read_ms;   /* all input that had arrived by then was read: end of clients' idle time */

@@ -183,8 +183,8 @@ static PyObject *step(engine_object *self, args_t args, Py_ssize_t count)
     if (take(count, 2) != 0 || unsigned_of(args[0], UINT64_MAX, &now_ms) != 0 ||
         unsigned_of(args[1], UINT64_MAX, &now_ns) != 0)
         return NULL;
-    self->engine->now_ms = self->engine->input_read_ms = now_ms;
-    self->engine->now_ns = now_ns;
+    mq_clock_set(self->engine, now_ms * 1000000, now_ns);
+    self->engine->input_read_ms = now_ms;
     mq_events_resume(self->engine);
     do
         mq_engine_step(self->engine);

@@ -102,6 +102,20 @@ async def test_each_record_arrives_in_order_with_its_identity_or_is_named(
         assert message.qos == 1
 
 
+async def test_a_message_of_a_clock_that_was_not_set_keeps_its_interval(
+    upstream: Mosquitto, opened: Callable[..., MqttSink]
+) -> None:
+    """A machine that begins in 1970 gets the time and its upstream from the same network."""
+    sink = opened(upstream.url)
+    file = drained_file_with(Properties(message_expiry_interval_s=50), stamp_ns=60 * 10**9)
+    async with Watch(upstream.url, "#") as watch:
+        await asyncio.to_thread(sink.begin, "edge-1")
+        sink.send(records_of(file))
+        (message,) = await watch.heard(1)
+    assert 40 < (message.properties.message_expiry_interval_s or 0) <= 50
+    assert sink.expired == 0
+
+
 async def test_properties_go_along_and_expiry_counts_down(
     upstream: Mosquitto, opened: Callable[..., MqttSink]
 ) -> None:

@@ -26,6 +26,7 @@ from edge.consumers.protocol import (
     Reset,
     SetGroup,
 )
+from edge.consumers.replay_clock import EVERYTHING_NS, ReplayClock
 from edge.errors import InvalidArgument
 from edge.rpc.protocol import encode as encoded
 from persistence.read.log_reader import Epoch
@@ -124,6 +125,16 @@ def test_members_together_get_each_record_when_it_is_due(two: Desk, mode: str, f
         two.now_s = begun_s + (due_s + 0.1) / factor
         assert new(two, *members) == [str(due_s).encode()]
     assert members[0].core.rings != members[1].core.rings or mode == "queue"
+
+
+@pytest.mark.parametrize("step_s", [DAY_NS // 10**9, -DAY_NS // 10**9])
+def test_a_step_of_the_wall_clock_changes_no_replay(step_s: int) -> None:
+    wall_ns = BEGUN_NS + 1000 * SECOND_NS
+    clock = ReplayClock(2.0, lambda: wall_ns)
+    clock.begin(50.0, BEGUN_NS)
+    wall_ns += step_s * SECOND_NS
+    assert clock.until_ns(60.0) == BEGUN_NS + 20 * SECOND_NS
+    assert clock.until_ns(1051.0) == EVERYTHING_NS  # the present, 1000 s after begin()
 
 
 def test_records_that_became_due_meanwhile_come_at_once(two: Desk) -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from edge.engine.engine import EngineLimits
 from edge.engine.subscription_options import options_of
 from edge.mqtt import (
+    ConnAck,
     Connect,
     Properties,
     PubAck,
@@ -21,7 +22,9 @@ from edge.mqtt import (
     Version,
 )
 from edge.mqtt.properties import NO_PROPERTIES
-from tests.support.mqtt_bench import Bench, Wire
+from tests.support.mqtt_bench import BEGIN_NS, Bench, Wire
+
+DAY_S, SINCE_1970_S = 86_400, BEGIN_NS // 1_000_000_000
 
 EVERYTHING = Properties(
     payload_format_indicator=1,
@@ -160,6 +163,34 @@ def test_a_wall_clock_that_is_set_back_lengthens_nothing() -> None:
         v5(bench, "p").send(expiring(10, qos=1, packet_id=1))
         bench.engine.step(bench.now_ms, 1)
         assert got(away) == [expiring(10, qos=1, packet_id=1)]
+
+
+@pytest.mark.parametrize(
+    "steps_s", [[DAY_S], [-DAY_S], [-SINCE_1970_S], [DAY_S, -DAY_S], [-DAY_S, 2 * DAY_S]]
+)
+def test_steps_of_the_wall_clock_change_no_interval(steps_s: list[int]) -> None:
+    with Bench() as bench:
+        away, publisher = v5(bench, "away", clean_start=False), v5(bench, "p")
+        subscribe(away, Subscription("t", 1))
+        away.drop()
+        for number, step_s in enumerate((*steps_s, 0), 1):
+            publisher.send(expiring(10, qos=1, packet_id=number), expiring(10, "kept", retain=True))
+            bench.settle(2_000)
+            bench.step_ns += step_s * 1_000_000_000
+            bench.settle()
+        intervals = [8 - 2 * number for number in range(len(steps_s), -1, -1)]
+        away, late = bench.wire(Version.V5), v5(bench, "late")
+        away.send(Connect("away", clean_start=False, version=Version.V5))
+        connack, *waiting = away.received()
+        assert isinstance(connack, ConnAck)
+        assert waiting == [
+            expiring(interval_s, qos=1, packet_id=number) for number, interval_s in enumerate(intervals, 1)
+        ]
+        late.send(Subscribe(1, (Subscription("kept"),)))
+        assert late.received()[1:] == [expiring(8, "kept", retain=True)]
+        bench.settle(8_000)
+        late.send(Subscribe(1, (Subscription("kept"),)))
+        assert late.received()[1:] == []
 
 
 def test_an_expired_retained_message_is_gone() -> None:

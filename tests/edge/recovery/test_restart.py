@@ -1,6 +1,7 @@
 """A broker that is killed between two instructions and started again knows what its clients may rely on."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +26,11 @@ from edge.mqtt import (
     Version,
     Will,
 )
+from edge.recovery.read_journal import read_saved_state
+from edge.session_store.snapshot_file import Origin, write_snapshot
+from ringbuf import Ring
 from tests.support.kept_bench import Lives
-from tests.support.mqtt_bench import Bench, Wire
+from tests.support.mqtt_bench import BEGIN_NS, Bench, Wire
 
 
 @pytest.fixture
@@ -256,6 +260,54 @@ def test_messages_expire_while_the_broker_is_down(lives: Lives) -> None:
     assert packet.properties.message_expiry_interval_s == 40
 
 
+DAY_NS = 86_400 * 1_000_000_000
+
+
+def before_the_clock_is_set(bench: Bench) -> None:
+    """A session with a message of QoS 1 that has an interval, and a will that waits 30 s."""
+    subscriber(bench, "a").drop()
+    will = Will("gone", b"w", 1, properties=Properties(will_delay_interval_s=30))
+    connect(bench, "w", will=will)[0].drop()
+    connect(bench, "p", 0)[0].send(
+        Publish("a", b"1", 1, packet_id=1, properties=Properties(message_expiry_interval_s=60))
+    )
+
+
+@pytest.mark.parametrize("step_ns", [BEGIN_NS, DAY_NS, -DAY_NS])
+def test_a_clock_that_is_set_while_the_broker_runs_changes_no_time(lives: Lives, step_ns: int) -> None:
+    lives.step_ns = -step_ns
+    bench = lives.start()
+    before_the_clock_is_set(bench)
+    bench.settle(2_000)
+    bench.step_ns = 0
+    bench.settle()
+    connect(bench, "after")[0].drop()
+    bench = lives.restart()
+    bench.settle(27_000)
+    assert bench.records() == [("a", b"1")]
+    bench.settle(2_000)
+    assert bench.records() == [("a", b"1"), ("gone", b"w")]
+    bench.settle(3_565_000)
+    assert [is_known(bench, client_id) for client_id in ("c", "after")] == [True, True]
+    bench = lives.restart(away_ms=3_601_000)
+    assert [is_known(bench, client_id) for client_id in ("c", "after")] == [False, False]
+
+
+def test_a_clock_that_was_not_set_before_a_restart_ends_nothing(lives: Lives) -> None:
+    lives.step_ns = -BEGIN_NS
+    before_the_clock_is_set(lives.start())
+    lives.kill()
+    lives.step_ns = 0
+    bench = lives.start()
+    bench.settle(29_000)
+    assert bench.records() == [("a", b"1")]
+    _, (packet,) = connect(bench)
+    assert isinstance(packet, Publish)
+    assert packet.properties.message_expiry_interval_s == 31
+    bench.settle(2_000)
+    assert bench.records() == [("a", b"1"), ("gone", b"w")]
+
+
 def test_a_will_that_waits_is_published_when_it_is_due(lives: Lives) -> None:
     bench = lives.start()
     will = Will("gone", b"w", 1, properties=Properties(will_delay_interval_s=30))
@@ -395,3 +447,13 @@ def test_what_was_stored_just_before_the_end_is_routed(lives: Lives) -> None:
     bench.engine.publish(topic, b"2", 1, b"", b"", b"")
     _, packets = connect(lives.restart())
     assert [payload for payload, *_ in told(packets)] == [b"1", b"2"]
+
+
+def test_the_later_snapshot_counts_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    """A changed durability leaves a snapshot in the other directory."""
+    with Ring.create(tmp_path / "sessions", capacity_bytes=1 << 16, epoch=1) as ring:
+        files = [tmp_path / "before", tmp_path / "after"]
+        write_snapshot(files[0], Origin(1, 0, DAY_NS), [], sync=False)
+        ring.writer().publish(b"an entry")
+        write_snapshot(files[1], Origin(1, ring.extremes().end_position, 5), [], sync=False)
+        assert read_saved_state([[file] for file in files], ring, None).alive_ns == 5

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from persistence.maintenance.retention_rules import Retention, StreamRules
-from persistence.maintenance.segment_ages import CLOCK_SET_NS, SegmentAges
+from persistence.maintenance.segment_ages import SegmentAges
 from persistence.segment.segment_info import RingInfo, SegmentInfo
+from ringbuf.constants import CLOCK_SET_NS
 
 SECOND_NS = 1_000_000_000
 HOUR_NS, DAY_NS = 3600 * SECOND_NS, 86_400 * SECOND_NS

@@ -38,12 +38,6 @@ static uint32_t uint32_at(const uint8_t *at)
     return mq_uint16_at(at) << 16 | mq_uint16_at(at + 2);
 }
 
-/* Age of a record in ns.  A wall clock that was set back does not extend an interval. */
-static uint64_t age_of(const mq_engine *engine, const rb_record *header)
-{
-    return engine->now_ns > header->timestamp_ns ? engine->now_ns - header->timestamp_ns : 0;
-}
-
 /* Take `properties` in the form of a record, in memory that no other process writes.  An interval of 0 lasts
  * until the end of its second. */
 static mq_built take_properties(uint64_t age_ns, bool may_be_late, const uint8_t *properties, uint32_t length,
@@ -79,7 +73,8 @@ static mq_built plan_in_memory(const mq_engine *engine, const rb_record *record,
         if (rb_record_parts(record, bytes, record->length, &parts) != RB_OK)
             return MQ_FORGED;
         payload = parts.payload_position;
-        mq_built result = take_properties(age_of(engine, record), again, bytes + parts.properties_position,
+        uint64_t age_ns = mq_age_ns(engine, record->timestamp_ns);
+        mq_built result = take_properties(age_ns, again, bytes + parts.properties_position,
                                           parts.properties_length, record->flags, out);
         if (result != MQ_BUILT)
             return result;
@@ -109,9 +104,10 @@ static mq_built plan_producer_properties(mq_engine *engine, const mq_ring *ring,
     if (mq_properties_of_publish(engine, copy, copy + parts->properties_length, &checked) != 0 ||
         checked.subscriptions || checked.end != copy + parts->properties_length)
         return MQ_FORGED;
-    return checked.stored == NULL ? MQ_BUILT
-                                  : take_properties(age_of(engine, header), again, checked.stored,
-                                                    checked.stored_length, checked.flags, out);
+    if (checked.stored == NULL)
+        return MQ_BUILT;
+    return take_properties(mq_age_ns(engine, header->timestamp_ns), again, checked.stored,
+                           checked.stored_length, checked.flags, out);
 }
 
 static mq_built plan_from_producer(mq_engine *engine, const mq_ring *ring, uint64_t position, bool again,
