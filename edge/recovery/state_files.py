@@ -164,14 +164,12 @@ class StateFiles:
             broker.keep(place)
         except OSError as error:
             log.error(
-                "session snapshot failed at start, sessions end with the broker; %s %s",
+                "session snapshot failed at start, sessions end with the broker until it is written; %s %s",
                 remedy_of(error),
                 pairs(reason=problem_of(error)),
             )
             return
         self._snapshot_saved(offset)
-        for file in self._places[not self.durability.is_logged]:
-            file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the ring, and remove the files if nothing is kept. May be called twice."""
@@ -193,6 +191,8 @@ class StateFiles:
 
     def _snapshot_saved(self, offset: int) -> None:
         self._needed = (self.ring.epoch, offset)
+        for file in self._places[not self.durability.is_logged]:  # of another durability
+            file.unlink(missing_ok=True)
 
     def _trimmed(self, journal_log: Log) -> None:
         for segment in journal_log.reader.segments():

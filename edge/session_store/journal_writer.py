@@ -28,6 +28,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -125,6 +126,7 @@ class SessionJournal:
         self._round = 0  # number of the snapshot; the result of an overtaken one is ignored
         self.saved_round = 0  # number of the last snapshot that was written while clients are served
         self._retry_s = float("inf")
+        self._begin_again: Callable[[], None] | None = None  # set while begin() has failed
 
     @property
     def is_open(self) -> bool:
@@ -142,9 +144,10 @@ class SessionJournal:
         """Keep the existing state and all changes from now on.
 
         `call` runs a function on the broker's thread, from any other; without it snapshots are written at
-        once. Raises OSError if the snapshot cannot be written.
+        once. Raises OSError if the snapshot cannot be written; tick() then tries to begin again.
         """
         self._state, self._target = view, place
+        self._begin_again, self._retry_s = None, float("inf")
         for session in view.sessions:
             session.kept = session.expiry_s > 0
             self._has_kept |= session.kept
@@ -153,16 +156,28 @@ class SessionJournal:
             self._engine.session_keep(handle, True)
         try:
             self._write(place.ring.extremes().end_position, self._snapshot())
-        except OSError:
-            self._target = None
+        except OSError as error:
+            self._target, self.failure = None, _reason_of(error)
+            self._begin_again = partial(self._begin_late, place, view, call)
+            self._retry_s = self._clock() + RETRY_S
             raise
+        self.failure = ""
         end = place.ring.extremes().end_position
         self._engine.journal_open(place.writer, end, place.output_waits, place.in_log_bytes)
         self._engine.journal_snapshot_saved(end, self._due_bytes())
         self._call = call
 
+    def _begin_late(self, place: JournalTarget, view: BrokerView, call: Call | None) -> None:
+        offset = place.ring.extremes().end_offset
+        with suppress(OSError):
+            self.begin(place, view, call)
+            self.on_snapshot(offset)
+            log.warning("sessions kept again %s", pairs(sessions=self.sessions_saved))
+
     def stop(self) -> None:
         """Write a last snapshot, and keep nothing after that. May be called twice."""
+        if self._begin_again is not None:
+            self._begin_again()
         if self._target is not None:
             self.save_snapshot(at_once=True)
             self._engine.journal_close()
@@ -178,7 +193,7 @@ class SessionJournal:
         """Repeat a failed snapshot, and follow a step of the wall clock."""
         self._follow_wall_clock()
         if now_s >= self._retry_s:
-            self.save_snapshot()
+            (self._begin_again or self.save_snapshot)()
 
     # ---- sessions ----
 

@@ -94,6 +94,36 @@ def test_a_flood_waits_for_a_snapshot_that_cannot_be_written(monkeypatch: pytest
         assert everything(reader(lives.restart())) == list(range(sent))
 
 
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_start_without_room_for_the_snapshot_keeps_sessions_once_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, *, killed: bool
+) -> None:
+    with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
+        begun(lives)
+        lives.kill()
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_writer, "write_snapshot", no_room)
+            with pytest.raises(OSError, match="No space left"):
+                lives.start()
+            bench = lives.bench
+            assert bench is not None
+            assert publish(bench.client("publisher"), 0) == BATCH
+            bench.settle(2_000)
+            assert "No space left" in bench.broker.journal.failure
+        bench.settle(2_000 if killed else 0)
+        publisher = bench.client("publisher")
+        assert publish(publisher, BATCH) == BATCH
+        reader(bench).send(Subscribe(1, (Subscription("u", 1),)))
+        sent = 2 * BATCH
+        while sent < 10_000:  # more than the ring of the journal has
+            assert publish(publisher, sent) == BATCH
+            sent += BATCH
+        lives.kill() if killed else lives.stop()
+        bench = lives.start()
+        assert bench.broker.journal.failure == ""
+        assert everything(reader(bench)) == list(range(sent))
+
+
 def test_a_directory_in_place_of_the_snapshot_is_named_with_its_remedy() -> None:
     with Lives() as lives:
         bench, _ = begun(lives)
