@@ -1,11 +1,11 @@
 """Measure an MQTT broker: this one or another one, over TCP or a Unix socket, with MQTT 3.1.1 or 5.
 
-  brim bench mqtt                              all scenarios, short, as a table
-  brim bench mqtt publish -q 1 --connections 50
-  brim bench mqtt fanout --subscribers 1000 --size 256
-  brim bench mqtt latency --rate 5000 --duration 10
-  brim bench mqtt connect --connections 10000 --hold 30
-  brim bench mqtt --self-test                  limit of the load generator on this machine
+    brim bench mqtt                              all scenarios, short, as a table
+    brim bench mqtt publish -q 1 --connections 50
+    brim bench mqtt fanout --subscribers 1000 --size 256
+    brim bench mqtt latency --rate 5000 --duration 10
+    brim bench mqtt connect --connections 10000 --hold 30
+    brim bench mqtt --self-test                  limit of the load generator on this machine
 
 Each message carries its number, its topic and the time at which it was due. Lost, duplicated and reordered
 messages are counted. A slow broker makes the measured times longer, not the messages fewer. Each figure
@@ -64,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim bench`."""
     parser.add_argument("what", choices=("mqtt",), help="protocol to measure")
     names = ", ".join(SCENARIOS)
-    parser.add_argument("scenario", nargs="?", default="tour", help=f"scenario: tour (default), {names}")
+    parser.add_argument(
+        "scenario", nargs="?", metavar="SCENARIO", default="tour", help=f"scenario: tour (default), {names}"
+    )
     parser.add_argument("--json", action="store_true", help="print all results as one JSON object")
     parser.add_argument("--self-test", action="store_true", help="measure only the load generator")
     parser.add_argument(
@@ -79,23 +81,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_load(group: Any) -> None:
+    metavars = {str: "TEXT", seconds: "TIME"}
+
     def add(name: str, kind: Any, about: str) -> None:
-        group.add_argument(f"--{name}", type=kind, metavar="N" if kind is not str else "TEXT", help=about)
+        group.add_argument(f"--{name}", type=kind, metavar=metavars.get(kind, "N"), help=about)
 
     group.add_argument(
         "-q", "--qos", metavar="QOS", help="QoS 0, 1, 2, or a mix: 0:90,1:9,2:1 (default: of the scenario)"
     )
-    add("connections", int, "number of publishers, or of clients of `connect`")
-    add("subscribers", int, "number of subscribers")
+    add("connections", int, "number of publishers, or of clients of `connect` (default: of the scenario)")
+    add("subscribers", int, "number of subscribers (default: of the scenario)")
     add("subscribe-qos", int, "QoS of subscriptions (default: the highest of --qos)")
     add("filter", str, "topic filter of subscribers (default: the published topics)")
     add("size", size, "bytes of a payload; below 24 only counts are measured (default: 64)")
     add("topics", int, "topics of each publisher (default: 1)")
     add("prefix", str, "prefix of topics (default: bench/ and four digits)")
     add("window", int, "QoS 1 and 2 messages of one publisher in flight (default: 100)")
-    add("outstanding", int, "messages of one publisher not yet delivered; 0: no limit")
-    add("rate", float, "messages per second of all publishers; 0: no limit")
-    add("duration", seconds, "duration of a run (default: 5 s)")
+    add(
+        "outstanding",
+        int,
+        "messages of one publisher not yet delivered; 0: no limit (default: of the scenario)",
+    )
+    add("rate", float, "messages per second of all publishers; 0: no limit (default: of the scenario)")
+    add("duration", seconds, "duration of a run (default: 5s)")
     add("messages", int, "messages of each publisher, in place of --duration")
     add("connect-rate", float, "connections per second (default: no limit)")
     add("connecting", int, "connections opened at the same time (default: 64)")

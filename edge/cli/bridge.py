@@ -10,6 +10,9 @@
 
 A bridge reads the rings and the log of the broker and writes neither: it may be started and killed at any
 time.
+
+Exit status: 0 done, 1 a bridge needs attention or has failed, 2 wrong arguments, 3 no broker or bridge is
+reachable, 4 refused, 6 a bridge has lost records (`status`).
 """
 
 from __future__ import annotations
@@ -63,12 +66,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="what", required=True, metavar="run | status | pause | resume | skip | backfill | rename-edge"
     )
     running = verbs.add_parser("run", help="run a bridge until SIGTERM")
-    running.add_argument("name", type=_name, nargs="?", help="name of the [[bridge]] (default: the only one)")
+    running.add_argument(
+        "name", type=_name, nargs="?", metavar="NAME", help="name of the [[bridge]] (default: the only one)"
+    )
     running.add_argument("--to", metavar="URL", help="drain all streams to this URL, without a [[bridge]]")
     add_logging_arguments(running)
     add_config_arguments(running)
     status = verbs.add_parser("status", help="show the bridges of this machine")
-    status.add_argument("name", type=_name, nargs="?", help="name of one bridge (default: all)")
+    status.add_argument(
+        "name", type=_name, nargs="?", metavar="NAME", help="name of one bridge (default: all)"
+    )
     status.add_argument("--json", action="store_true", help="print one JSON object")
     add_runtime_argument(status)
     _add_orders(verbs)
@@ -89,14 +96,21 @@ def _add_orders(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     }
     for command, about in helps.items():
         verb = verbs.add_parser(command, help=about)
-        verb.add_argument("name", type=_name, nargs="?", help="name of the bridge (default: the only one)")
+        verb.add_argument(
+            "name", type=_name, nargs="?", metavar="NAME", help="name of the bridge (default: the only one)"
+        )
         if command in {"skip", "backfill"}:
             required = command == "backfill"
             verb.add_argument(
-                "--stream", required=required, help="stream; of a local producer STREAM@PRODUCER"
+                "--stream",
+                required=required,
+                metavar="NAME",
+                help="stream; of a local producer STREAM@PRODUCER",
             )
             which = "partition (default: 0)" if required else "partition (default: all)"
-            verb.add_argument("--partition", type=int, default=0 if required else None, help=which)
+            verb.add_argument(
+                "--partition", type=int, metavar="N", default=0 if required else None, help=which
+            )
         if command == "backfill":
             verb.add_argument(
                 "--from", dest="first_offset", type=int, required=True, metavar="OFFSET", help="first offset"

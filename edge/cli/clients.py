@@ -7,7 +7,7 @@
 
 In a PATTERN `*` stands for any text, and the pattern must then match the whole value. Only the broker's own
 user and root may kick and forget. A client that was kicked may connect again: remove its user or its rights,
-and send SIGHUP, to keep it away. The former name of this verb, `sessions`, works too.
+and run `brim reload`, to keep it away. The former name of this verb, `sessions`, works too.
 
 A client of a tenant has the identifier $tenant/NAME/CLIENT_ID here.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -43,8 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(_lines(errors[arguments.code])))
     else:
         for error in errors.values():
-            print(f"{error.name:<24} {error.about.partition('.')[0].replace(chr(10), ' ')}")
+            print(f"{error.name:<24} {_first_sentence(error.about)}")
     return 0
+
+
+def _first_sentence(about: str) -> str:
+    """The text up to a period that ends a sentence: names of files have periods, too."""
+    return re.split(r"\.(?:\s|$)", " ".join(about.split()), maxsplit=1)[0]
 
 
 def _near(code: str) -> str:

@@ -5,6 +5,8 @@ Prompts for the password, or reads it from standard input (one line). The file i
 its owner and group. A first file is readable by its owner only; one that root makes in the directory of a
 group, such as /etc/brim, also by that group. The broker reads it again after `brim reload`.
 mosquitto_passwd writes such files too, and Mosquitto reads those with --hash pbkdf2.
+
+Exit status: 0 done, 2 not done.
 """
 
 from __future__ import annotations

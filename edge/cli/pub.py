@@ -39,11 +39,11 @@ CHUNKS_WAITING = 16  # of standard input; with more the writing process waits
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim pub`."""
-    parser.set_defaults(refuse=parser.error)  # prints the usage
-    parser.add_argument("topic", nargs="?", help="topic of the messages")
+    parser.set_defaults(refuse=parser.error)  # names the help
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="topic of the messages")
     parser.add_argument("-t", "--topic", dest="named_topic", metavar="TOPIC", help="topic, as an option")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("payload", nargs="?", help="payload of the message, as text")
+    source.add_argument("payload", nargs="?", metavar="PAYLOAD", help="payload of the message, as text")
     source.add_argument(
         "-m",
         "--message",

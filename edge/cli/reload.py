@@ -4,9 +4,8 @@
     brim reload --config brim.toml      compares with that file, if the broker uses another one
 
 The broker reads its configuration file, passwords, access rules and certificates again. Applied at once:
-limits and quotas, streams that were added, bridges that were added, changed or removed, log_level, and the
-content of the files, with the payload schemas of bridges. A mistake in any of them changes nothing. Only the
-broker's own user and root may reload.
+limits, quotas, tenants, added streams, bridges, log_level, and the content of the files, with the payload
+schemas of bridges. A mistake in any of them changes nothing. Only the broker's own user and root may reload.
 
 Exit status: 0 done, 1 a file is not valid, a stream not added or a bridge not changed, 2 wrong arguments,
 3 no broker is reachable, 4 refused.

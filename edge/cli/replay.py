@@ -7,7 +7,7 @@
 
 The broker of the log may run: replay locks nothing and reads durable records. Records of several rings are
 merged by time. Exit status: 0 done, 1 done, but records were missing (damaged or deleted by retention), 2 no
-such log or no such position, 3 no broker is reachable or the connection broke, 4 refused by the broker.
+such log or place, 3 no broker is reachable or the connection broke, 4 refused by the broker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from edge.cli.argument_types import at_least_one, positive, speed
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import count_in_words
+from edge.cli.humanize import count_in_words, counted
 from edge.cli.log_options import (
     add_log_arguments,
     add_part_arguments,
@@ -142,7 +142,10 @@ async def _records(
 
 def _told(arguments: argparse.Namespace, sent: int, missing: int) -> Exit:
     if arguments.to != "stdout":
-        print(f"{count_in_words(sent)} records sent", file=sys.stderr)
+        print(f"{counted(sent, 'record')} sent", file=sys.stderr)
+    elif not sent and not missing:
+        print("brim replay: no records in this part of the log", file=sys.stderr)
+        print("  a new record is there when its sync has ended, at most a second later", file=sys.stderr)
     if not missing:
         return Exit.OK
     text = f"brim replay: {count_in_words(missing)} records were missing: damaged, or removed meanwhile"

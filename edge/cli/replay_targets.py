@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from edge.cli.humanize import count_in_words
+from edge.cli.humanize import counted
 from edge.cli.mqtt_options import PORT, TLS_PORT, UsageError, client_of
 from edge.cli.plot import LABEL, Plot
 from edge.cli.sub import line_form
@@ -129,17 +129,18 @@ class PlotTarget:
         """See ReplayTarget."""
         count, name = self._plot.count, escaped(self._name)
         if not count:
-            text = f"no number in field {name} of {count_in_words(self._records)} records"
+            text = f"no number in field {name} of {counted(self._records, 'record')}"
             raise EdgeError(text, hint="see a record by `brim replay -C 1`, or choose others by --topic")
         try:
             "│•".encode(sys.stdout.encoding or "ascii")
             lines = self._plot.lines()
         except UnicodeEncodeError:
             lines = self._plot.lines(("|", "*"))
-        more = "+" if len(self._topics) == TOPICS_COUNTED else ""
-        counts = f"{count_in_words(count)} values, {len(self._topics)}{more} topics"
+        number = len(self._topics)
+        topics = f"{number}+ topics" if number == TOPICS_COUNTED else counted(number, "topic")
+        counts = f"{counted(count, 'value')}, {topics}"
         left = self._records - count
-        without = f", {count_in_words(left)} records without a number" if left else ""
+        without = f", {counted(left, 'record')} without a number" if left else ""
         print("\n".join([f"{name}: {counts}{without}", *lines]))
 
 

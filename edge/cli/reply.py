@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim reply`."""
     parser.add_argument("filter", metavar="FILTER", help="topic filter of the requests")
     answer = parser.add_mutually_exclusive_group(required=True)
-    answer.add_argument("payload", nargs="?", help="payload of every reply, as text")
+    answer.add_argument("payload", nargs="?", metavar="PAYLOAD", help="payload of every reply, as text")
     answer.add_argument("--echo", action="store_true", help="reply with the payload of the request")
     parser.add_argument("-C", "--count", type=at_least_one, metavar="N", help="end after N requests")
     add_exchange_arguments(parser, "request")

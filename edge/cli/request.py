@@ -32,8 +32,10 @@ WAIT_S = 10.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim request`."""
-    parser.add_argument("topic", help="topic of the request")
-    parser.add_argument("payload", nargs="?", default="", help="payload of the request, as text")
+    parser.add_argument("topic", metavar="TOPIC", help="topic of the request")
+    parser.add_argument(
+        "payload", nargs="?", metavar="PAYLOAD", default="", help="payload of the request, as text"
+    )
     parser.add_argument("--response-topic", metavar="TOPIC", help="topic for responses (default: a new one)")
     parser.add_argument(
         "-C", "--count", type=at_least_one, default=1, metavar="N", help="number of responses (default: 1)"

@@ -12,7 +12,7 @@ A query reads `records` only; --files lets it use files, databases and extension
 
 The options -t, --since, --until, --stream and --ring exclude records before they are decoded. The broker may
 run: nothing is locked, and the command has the lowest priority. Exit status: 0 done, 1 done, but records were
-missing (damaged, or overwritten meanwhile), 2 the query or an option is wrong, 5 the query took longer than
+missing (damaged, or overwritten meanwhile), 2 the query or an argument is wrong, 5 the query took longer than
 --time-limit, 130 ended by a signal.
 """
 

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--with-parent",
         action="store_true",
-        help="read [web] as one line of JSON from standard input, and end with it; the broker does that",
+        help=argparse.SUPPRESS,  # the broker uses it: [web] is a line of JSON on standard input
     )
     add_config_arguments(parser)
 

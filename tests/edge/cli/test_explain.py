@@ -62,3 +62,10 @@ def test_a_wrong_code_gets_the_nearest_one(capsys: Out) -> None:
 def test_a_root_and_a_foreign_error_have_no_code(error: Exception) -> None:
     assert code_of(error) == ""
     assert code_of(CannotConnect("x")) == "CannotConnect"
+
+
+def test_the_list_has_whole_sentences(capsys: Out) -> None:
+    assert main(["explain"]) == 0
+    texts = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert texts["BrimError"].endswith("(brim.errors shows the whole tree)")
+    assert not [text for text in texts.values() if text.count("(") != text.count(")")]

@@ -181,7 +181,7 @@ def test_a_plot_shows_the_numbers_of_a_field_over_time(tmp_path, capsys, monkeyp
     keep(tmp_path, "a-0", [*kept, *(Kept("press/2", payload, 20) for payload in others)])
     assert main(["replay", "--log", str(tmp_path), "--plot", "motor.temp"]) == 0
     title, *rows, times = capsys.readouterr().out.splitlines()
-    assert title == "motor.temp: 41 values, 1 topics, 5 records without a number"
+    assert title == "motor.temp: 41 values, 1 topic, 5 records without a number"
     assert len(rows) == 5
     assert (rows[0].split()[0], rows[-1].split()[0]) == ("60", "20")
     cells = [row[12:] for row in rows]
@@ -245,7 +245,7 @@ def test_records_come_at_the_rate_and_at_the_speed_that_is_asked_for(tmp_path):
         (("--topic", "a/#/b"), "correct the filter"),
         (("--follow", "--until", "5"), "--follow and --until exclude"),
         (("--follow", "--plot", "x"), "--plot excludes --to and --follow"),
-        (("--plot", "x"), "no number in field x of 1 records"),
+        (("--plot", "x"), "no number in field x of 1 record"),
         (("--log", "/nowhere"), "there is no log in /nowhere"),
     ],
 )
@@ -255,6 +255,13 @@ def test_what_cannot_be_replayed_is_said_with_what_to_do(tmp_path, capsys, argum
     out, error = capsys.readouterr()
     assert out == ""
     assert said in error
+
+
+def test_a_replay_without_records_is_not_silent(tmp_path, capsys):
+    keep(tmp_path, "a-0", [Kept("a", b"1")])
+    assert main(["replay", "--log", str(tmp_path), "--topic", "b"]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.splitlines()[0]) == ("", "brim replay: no records in this part of the log")
 
 
 def test_no_broker_at_the_other_end_has_its_own_status(tmp_path):
