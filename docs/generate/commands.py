@@ -66,14 +66,18 @@ def _parser(parser: argparse.ArgumentParser, path: str) -> Iterator[str]:
 def arguments_table(parser: argparse.ArgumentParser, path: str) -> str:
     """The arguments of a parser without those of its subcommands; "" if there is none."""
     hidden = (argparse._SubParsersAction, argparse._HelpAction)
-    rows = [_row(action, path) for action in parser._actions if not isinstance(action, hidden)]
+    rows = [
+        _row(action, path)
+        for action in parser._actions
+        if not isinstance(action, hidden) and action.help != argparse.SUPPRESS
+    ]
     return table(_HEADER, rows) if rows else ""
 
 
 def _row(action: argparse.Action, path: str) -> tuple[str, str, str]:
     name = "/".join(action.option_strings) or str(action.metavar or action.dest)
     text = _DEFAULT.sub("", action.help or "")
-    if not text or text == argparse.SUPPRESS:
+    if not text:
         raise MissingDescription(f"{path}: {name} has no help text")
     default = "" if action.default in (None, [], argparse.SUPPRESS) or action.nargs == 0 else action.default
     shown = code(str(default)) if default != "" else ""

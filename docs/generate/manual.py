@@ -77,7 +77,10 @@ def _synopsis(parser: argparse.ArgumentParser) -> Iterator[str]:
 def _arguments(parser: argparse.ArgumentParser, path: str) -> Iterator[str]:
     """Lists of the arguments, and a subsection for each subcommand."""
     shown = [
-        it for it in parser._actions if not isinstance(it, argparse._SubParsersAction | argparse._HelpAction)
+        it
+        for it in parser._actions
+        if not isinstance(it, argparse._SubParsersAction | argparse._HelpAction)
+        and it.help != argparse.SUPPRESS
     ]
     if shown:
         yield ".Bl -tag -width Ds"
