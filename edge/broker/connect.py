@@ -128,9 +128,6 @@ class ConnectHandler:
         if (length := len(client_info.client_id.encode())) > max_bytes:
             reason_string = f"a client identifier of {length} bytes exceeds client_id_max_bytes = {max_bytes}"
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=reason_string)
-        if (trouble := self._sessions.failure) and _expiry_wanted_s(packet):
-            reason_string = f"sessions cannot be kept now: {trouble}"
-            return ReasonCode.SERVER_UNAVAILABLE, Properties(reason_string=reason_string)
         if not self._sessions.fits_journal(client_info, packet.will):
             reason_string = "client identifier, user name and will are too long for sessions.journal_bytes"
             return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string=reason_string)
@@ -212,6 +209,9 @@ class ConnectHandler:
             and not client_info.may_replace(known.client_info)
         ):
             self._refuse_identifier(connection, packet, client_info, known.client_info)
+        elif self._sessions.failure and (_expiry_wanted_s(packet) or (known is not None and known.kept)):
+            max_bytes = packet.properties.maximum_packet_size_bytes or 0
+            self._refuse_session(connection, client_info, packet.version, max_bytes)
         elif (reason_string := self._quota_exceeded(packet, client_info, known)) is not None:
             refusal = Properties(reason_string=reason_string)
             self.refuse(connection, packet, client_info, ReasonCode.QUOTA_EXCEEDED, refusal)
@@ -281,11 +281,36 @@ class ConnectHandler:
         properties: Properties | None = None,
     ) -> None:
         """Send CONNACK with a reason, and end the connection."""
-        audit.info("client refused %s %s", audit_facts(client_info), pairs(reason=reason.words))
-        self.refused[reason.words] = self.refused.get(reason.words, 0) + 1
         answer = ConnAck(False, reason, properties or NO_PROPERTIES)
         max_bytes = packet.properties.maximum_packet_size_bytes or 0
-        if (data := encode_within(answer, packet.version, max_bytes)) is not None:
+        self._send_refusal(connection, client_info, answer, packet.version, max_bytes)
+
+    def refuse_unconfirmed(self) -> None:
+        """Refuse the accepted clients whose CONNACK waits for a log that accepts no records now."""
+        waiting = [client for client in self._clients if self._engine.drop_unconfirmed(client.connection)]
+        for client in waiting:
+            self._refuse_session(
+                client.connection, client.client_info, client.version, client.packet_max_bytes
+            )
+        if waiting:
+            facts = pairs(clients=len(waiting), reason=self._sessions.failure)
+            log.warning("clients refused: their sessions cannot be kept %s", facts)
+
+    def _refuse_session(
+        self, connection: int, client_info: ClientInfo, version: Version, max_bytes: int
+    ) -> None:
+        """Refuse a client because its session can be neither kept nor ended."""
+        properties = Properties(reason_string=f"sessions cannot be kept now: {self._sessions.failure}")
+        answer = ConnAck(False, ReasonCode.SERVER_UNAVAILABLE, properties)
+        self._send_refusal(connection, client_info, answer, version, max_bytes)
+
+    def _send_refusal(
+        self, connection: int, client_info: ClientInfo, answer: ConnAck, version: Version, max_bytes: int
+    ) -> None:
+        words = answer.reason_code.words
+        audit.info("client refused %s %s", audit_facts(client_info), pairs(reason=words))
+        self.refused[words] = self.refused.get(words, 0) + 1
+        if (data := encode_within(answer, version, max_bytes)) is not None:
             self._engine.send(connection, data)
         self._clients.end(connection, will=False)
 

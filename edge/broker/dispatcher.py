@@ -512,6 +512,14 @@ class Broker:
         """Refused CONNECTs since the start, by reason."""
         return self._connecting.refused.copy()
 
+    def journal_failed(self, reason: str) -> None:
+        """Refuse clients with a kept session, because the log of the journal accepts no records; "": it does
+        again.
+        """
+        self.journal.ack_failure = reason
+        if reason:
+            self._connecting.refuse_unconfirmed()
+
     # ---- the broker's own messages, and time ----
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> bool:

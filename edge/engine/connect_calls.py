@@ -56,6 +56,11 @@ class ConnectEngine(Protocol):
         the client's tenant; 0: none.
         """
 
+    def drop_unconfirmed(self, connection: int, /) -> bool:
+        """Drop the output of a client that has not got its CONNACK, because that waits for the journal's log.
+        False: it has got it, or the connection has ended.
+        """
+
     def accept_new(
         self,
         connection: int,

@@ -437,7 +437,7 @@ class MqttServer:
         broker = self.listener.broker
         output_waits = self._state is not None and self._state.durability is Durability.DISK
         broker.sys_topics.publish_soon()
-        broker.journal.ack_failure = logs.failure_of(SESSIONS_RING) if output_waits else ""
+        broker.journal_failed(logs.failure_of(SESSIONS_RING) if output_waits else "")
         for entry in self.streams.all():
             # QoS 2 needs the session journal
             needed = broker.journal.ack_failure if entry.durability is Durability.DISK else ""

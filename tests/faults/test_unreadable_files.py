@@ -14,14 +14,26 @@ from pathlib import Path
 import pytest
 
 from edge.auth.backend import SECRET_BYTES, scram_secret
-from edge.mqtt import PubAck, Publish, Subscribe, Subscription, Version
+from edge.mqtt import (
+    ConnAck,
+    Connect,
+    Properties,
+    PubAck,
+    Publish,
+    ReasonCode,
+    Subscribe,
+    Subscription,
+    Version,
+)
 from persistence.durable_file import UnreadableFile, read_file
 from persistence.files import OsFiles
+from persistence.segment.format import segment_name
 from ringbuf import Ring
 from ringbuf.errors import NotARing
 from ringbuf.files import epoch_in, ring_file
 from tests.support.brim_process import BrimProcess
-from tests.support.mqtt_socket import SocketClient
+from tests.support.mqtt_socket import RawClient, SocketClient
+from tests.support.waiting import wait_until
 
 SETTINGS = """
 [log]
@@ -32,6 +44,8 @@ topics = ["t/#"]
 durability = "disk"
 ring_bytes = 4194304
 """
+SEGMENT_BYTES = 1 << 20
+KEPT = Properties(session_expiry_interval_s=600)
 FILES = ("epochs", "installation.copy", "retained.state", "consumers/offsets", "log/checkpoint")
 REPORTED = ("epochs file damaged", "installation file damaged", "offset journal renamed", "log unreadable")
 
@@ -110,3 +124,30 @@ def test_a_broker_starts_whatever_state_file_is_unreadable(
         log = broker.stop()
     assert [text for text in REPORTED if text not in log] == []
     assert "Traceback" not in log
+
+
+def test_a_directory_in_place_of_the_next_segment_leaves_no_client_without_an_answer(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    """Also not the client whose session is the first that does not fit the segment before it."""
+    with BrimProcess(runtime_directory, tmp_path, SETTINGS, bridge=False) as broker:
+        sessions = tmp_path / "state" / "log" / "sessions"
+
+        def code_of(client_id: str) -> ReasonCode:
+            client = RawClient(broker.port, Version.V5)
+            client.send(Connect(client_id, version=Version.V5, clean_start=False, properties=KEPT))
+            answer = client.packet()
+            client.close()
+            assert isinstance(answer, ConnAck)
+            return answer.reason_code
+
+        assert code_of("first") == ReasonCode.SUCCESS
+        obstacles = [sessions / segment_name(base) for base in range(512, 2 * SEGMENT_BYTES, 512)]
+        for path in obstacles:
+            path.mkdir()
+        codes = [code_of(f"{number}-{'x' * 2_000}") for number in range(SEGMENT_BYTES // 2_000)]
+        assert set(codes) == {ReasonCode.SUCCESS, ReasonCode.SERVER_UNAVAILABLE}
+        broker.log_until("clients refused: their sessions cannot be kept clients=1")
+        for path in obstacles:
+            path.rmdir()
+        wait_until(lambda: code_of("last") == ReasonCode.SUCCESS)

@@ -297,6 +297,7 @@ struct mq_connection {
     bool pinged;    /* in this turn */
     bool rate_limited; /* by its own bucket or, perhaps, that of its tenant */
     bool needs_barrier;     /* output after `barrier_bytes` depends on the journal: output_barrier.c */
+    bool unconfirmed;       /* CONNACK waits for the barrier, and with it all output */
     mq_link touched;        /* in engine->touched */
     mq_link turn;           /* in the line in which it waits to be parsed again, or closed */
     uint32_t barrier_bytes; /* bytes of `out` that wait until the journal is durable up to barrier_at */

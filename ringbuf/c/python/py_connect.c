@@ -89,8 +89,10 @@ PyObject *engine_accept(engine_object *self, args_t args, Py_ssize_t count)
         return NULL;
     if (connection == NULL || session == NULL || session->connection != NULL || connection->version != 0)
         Py_RETURN_FALSE;
-    if (args[3] == Py_True)
+    if (args[3] == Py_True) {
         mq_output_barrier(self->engine, connection);
+        connection->unconfirmed = connection->needs_barrier;
+    }
     if (!mq_write_output(self->engine, connection, answer.bytes, (uint32_t)answer.length))
         Py_RETURN_FALSE;
     session->receives_all = args[7] == Py_True;
@@ -103,6 +105,14 @@ PyObject *engine_accept(engine_object *self, args_t args, Py_ssize_t count)
                                        .tenant = mq_tenant_numbered(self->engine, (uint32_t)tenant)};
     mq_connection_attach(self->engine, connection, session, &settings);
     Py_RETURN_TRUE;
+}
+
+PyObject *engine_drop_unconfirmed(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (live_from(self, handle, &connection) != 0)
+        return NULL;
+    return PyBool_FromLong(connection != NULL && mq_drop_unconfirmed(connection));
 }
 
 /* Open a session for the client of `connection`: one that ends with it.  NULL: an exception is set. */

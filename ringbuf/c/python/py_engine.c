@@ -439,6 +439,7 @@ static PyMethodDef engine_methods[] = {
     {"pause", ONE(pause_connection), "(connection) -> bool"},
     {"resume", ONE(resume_connection), "(connection) -> bool"},
     {"converse", ONE(converse), "(connection) -> bool: hand over whatever comes before accept()"},
+    {"drop_unconfirmed", ONE(engine_drop_unconfirmed), "(connection) -> bool: its CONNACK was not sent"},
     {"peer", ONE(engine_peer), "(connection) -> (listener, address) | None"},
     {"plain_connect", ONE(engine_plain_connect), "(packet) -> content | None"},
     {"authorize", FAST(authorize), "(connection, topic, allowed) -> bool"},

@@ -159,6 +159,7 @@ PyObject *engine_topics_retaining(engine_object *self, PyObject *argument);
 /* py_connect.c */
 PyObject *engine_plain_connect(engine_object *self, PyObject *packet);
 PyObject *engine_accept(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_drop_unconfirmed(engine_object *self, PyObject *handle);
 PyObject *engine_accept_new(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_peer(engine_object *self, PyObject *handle);
 PyObject *engine_publish_rules(engine_object *self, args_t args, Py_ssize_t count);

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from edge.auth.interfaces import ClientInfo
 from edge.config.schema import Durability
 from edge.mqtt import (
     ConnAck,
@@ -18,15 +19,18 @@ from edge.mqtt import (
     Publish,
     PubRec,
     PubRel,
+    ReasonCode,
     SubAck,
     Subscribe,
     Subscription,
     UnsubAck,
     Unsubscribe,
     Version,
+    Will,
 )
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
+from tests.support.tenant_bench import Anybody
 
 
 @pytest.fixture
@@ -206,9 +210,83 @@ def test_at_other_levels_nobody_waits() -> None:
 
 
 def test_a_broken_log_begins_no_session_that_it_cannot_keep(lives: Lives, bench: Bench) -> None:
-    bench.broker.journal.ack_failure = "No space left on device (ENOSPC)"
-    (answer,) = connect(lives).received()
-    assert isinstance(answer, ConnAck)
-    assert answer.reason_code.failed
-    assert "ENOSPC" in str(answer.properties.reason_string)
+    kept(lives).drop()
+    bench.broker.journal_failed("No space left on device (ENOSPC)")
+    for clean_start in (False, True):  # the session of "c" can neither continue nor end
+        (answer,) = connect(lives, clean_start=clean_start).received()
+        assert isinstance(answer, ConnAck)
+        assert answer.reason_code.failed
+        assert "ENOSPC" in str(answer.properties.reason_string)
     bench.client("clean")
+
+
+BROKEN = "00001.log: Is a directory (EISDIR)"
+
+
+@pytest.mark.parametrize("clean_start", [False, True])
+@pytest.mark.parametrize("version", [Version.V311, Version.V5])
+def test_a_log_that_breaks_before_the_sync_of_a_session_refuses_its_client(
+    lives: Lives, bench: Bench, version: Version, clean_start: bool
+) -> None:
+    """Also a client whose earlier session ends, because that waits for the log as well."""
+    before = kept(lives)
+    before.drop()
+    lives.synced()
+    away, will = bench.client("away"), Will("will", b"x")
+    away.subscribe("will")
+    wire = bench.wire(version)
+    expiry_s = None if clean_start or version != Version.V5 else 3600
+    properties = Properties(session_expiry_interval_s=expiry_s)
+    wire.send(Connect("c", version=version, clean_start=clean_start, will=will, properties=properties))
+    assert wire.received() == []
+    bench.broker.journal_failed(BROKEN)
+    bench.settle()
+    (answer,) = wire.received()
+    assert isinstance(answer, ConnAck)
+    unavailable = ReasonCode.SERVER_UNAVAILABLE
+    assert (answer.reason_code, answer.session_present) == (unavailable, False)
+    assert version != Version.V5 or BROKEN in str(answer.properties.reason_string)
+    assert not wire.is_open
+    assert away.publishes() == [], "no will of a client that was never accepted"
+    bench.client("clean")
+    bench.broker.journal_failed("")
+    lives.synced()
+    again = connect(lives)
+    lives.synced()
+    (answer,) = again.received()
+    assert isinstance(answer, ConnAck)
+    assert not answer.reason_code.failed
+
+
+def test_a_log_that_breaks_ends_no_connection_that_has_its_connack(lives: Lives, bench: Bench) -> None:
+    client, other = kept(lives), bench.client("clean")
+    client.send(Subscribe(1, (Subscription("a", 1),)))
+    bench.broker.journal_failed(BROKEN)
+    bench.settle()
+    assert client.received() == [], "its SUBACK waits"
+    assert client.is_open
+    other.send(Publish("a", b"1"))
+    bench.broker.journal_failed("")
+    lives.synced()
+    assert [type(packet) for packet in client.received()] == [SubAck, Publish]
+
+
+class BreaksTheLog(Anybody):
+    """The log breaks while this authenticator decides."""
+
+    bench: Bench
+
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> bool:
+        self.bench.broker.journal_failed(BROKEN)
+        return True
+
+
+def test_a_client_that_is_authenticated_while_the_log_breaks_is_refused() -> None:
+    authenticator = BreaksTheLog()
+    with Lives(output_waits=True, durability=Durability.DISK, authenticator=authenticator) as lives:
+        bench = authenticator.bench = lives.start()
+        wire = bench.wire(Version.V311)
+        wire.send(Connect("c", username="ann", password=b"x", clean_start=False))
+        (answer,) = wire.received()
+        assert isinstance(answer, ConnAck)
+        assert answer.reason_code == ReasonCode.SERVER_UNAVAILABLE

@@ -62,6 +62,16 @@ uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection)
 void mq_output_sent(mq_connection *connection, uint32_t bytes)
 {
     connection->barrier_bytes -= bytes < connection->barrier_bytes ? bytes : connection->barrier_bytes;
+    connection->unconfirmed &= bytes == 0;
+}
+
+bool mq_drop_unconfirmed(mq_connection *connection)
+{
+    if (!connection->unconfirmed)
+        return false;
+    connection->unconfirmed = connection->needs_barrier = false;
+    connection->barrier_bytes = connection->out.start = connection->out.end = 0;
+    return true;
 }
 
 static void reap_output(mq_engine *engine)
