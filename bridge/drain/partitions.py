@@ -7,7 +7,9 @@ cursor.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -136,9 +138,9 @@ class Partitions:
         """Record an error of this partition in the `with` block. It does not stop the others."""
         try:
             yield
-        except (SourceError, LogError, RingError, OSError) as error:
+        except (SourceError, LogError, RingError, OSError, MemoryError) as error:
             hint = error.hint if isinstance(error, BridgeError) else ""
-            text = f"{error}; {hint}" if hint else str(error)
+            text = f"{error}; {hint}" if hint else str(error) or os.strerror(errno.ENOMEM)
             now, known = self.clock.monotonic(), self._blocked.get(name)
             if known is None or known.reason != text:
                 log.error("partition blocked stream=%s partition=%d reason=%s", *name, text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,10 +35,22 @@ class LogReadThread:
         self._results: deque[Callable[[], None]] = deque()
 
     def submit(self, read: Callable[[], T], take: Callable[[T | OSError], None]) -> None:
-        """Call `read` on the thread. run() calls `take` with its result, or the OSError that it raised."""
+        """Call `read` on the thread. run() calls `take` with its result, or the OSError that it raised.
+
+        Also if the thread cannot be started: otherwise the partition would wait without end.
+        """
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=self._name)
-        self._thread.submit(read).add_done_callback(partial(self._done, take))
+        try:
+            reading = self._thread.submit(read)
+        except (RuntimeError, MemoryError) as error:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread = None
+            reason = str(error) or os.strerror(errno.ENOMEM)
+            self._results.append(partial(take, OSError(errno.ENOMEM, reason)))
+            self._wake()
+        else:
+            reading.add_done_callback(partial(self._done, take))
 
     def run(self) -> None:
         """Deliver the results that are ready."""

@@ -3,16 +3,19 @@
 import itertools
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bridge.drain.lag import LagMeter
 from bridge.errors import SinkConflict, SinkUnavailable
 from bridge.format.file_parser import parse
+from bridge.source.partition_source import PartitionSource
 from ringbuf import FLAG_UNCHECKED
 from ringbuf.record import RecordHeader
 from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry, settings
 from tests.support.drained_files import footers, offsets_drained
+from tests.support.waiting import wait_until
 
 
 def test_every_record_of_every_partition_is_drained_once(runtime_directory: Path, tmp_path: Path) -> None:
@@ -274,6 +277,28 @@ def test_a_ring_of_an_earlier_epoch_than_was_drained_is_an_error_that_stops_no_o
         ("default", 0, EPOCH): list(range(10)),
         ("other", 0, EPOCH): list(range(5)),
     }
+
+
+def test_a_lack_of_memory_delays_one_partition(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = PartitionSource.read
+
+    def without_memory(source: PartitionSource, *arguments: Any) -> Any:
+        if source.name.stream == "default":
+            raise MemoryError
+        return read(source, *arguments)
+
+    with ring(runtime_directory) as made, ring(runtime_directory, "other-0") as other:
+        publish(made, 5)
+        publish(other, 5)
+        with drain(settings(runtime_directory, tmp_path)) as drained:
+            with monkeypatch.context() as patch:
+                patch.setattr(PartitionSource, "read", without_memory)
+                wait_until(lambda: drained.step() > 0 and len(offsets_drained(tmp_path / "lake")) == 1)
+                assert "Cannot allocate memory" in {lag.error for lag in LagMeter(drained).lags()}
+            wait_until(lambda: drained.step() > 0 and len(offsets_drained(tmp_path / "lake")) == 2)
+            assert not any(lag.error for lag in LagMeter(drained).lags())
 
 
 def test_a_damaged_record_is_passed_over_and_declared(runtime_directory: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ The records are of the day before, in the log; the clock of the coordinator stan
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -286,3 +287,20 @@ def test_members_of_a_group_have_one_speed(two: Desk) -> None:
 def test_a_speed_outside_of_the_limits_is_an_invalid_argument(value: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"invalid speed .* \(allowed: 0.001 to 1000000\)"):
         consumer("g", "a/#", speed=value)
+
+
+def test_a_thread_that_cannot_be_started_delays_a_group(
+    runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without memory for its stack; otherwise the partition would wait without end."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with desk_of(runtime_directory, DayBefore(some_0=each(0, 20))) as desk:
+        ann = desk.member(session_s=3600.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            assert new(desk, ann) == []
+        desk.now_s += 2.0
+        assert new(desk, ann) == texts(0, 20)
