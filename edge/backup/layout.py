@@ -26,7 +26,7 @@ __all__ = ["LAST", "LOG", "STATE", "BrokerFiles", "archives_in", "snapshot_files
 STATE, LOG = "state", "log"
 # Copied last, so that they contain every epoch that other files of the backup refer to.
 LAST = ("epochs", "epochs.copy", "installation", "installation.copy")
-_NOT_COPIED = re.compile(r"(.*\.)?(lock|LOCK|tmp|new|sock|bad|damaged)")
+_NOT_COPIED = re.compile(r"(.*\.)?(lock|LOCK|tmp|new|sock|bad|damaged|reserve)")
 
 
 @dataclass(frozen=True, slots=True)

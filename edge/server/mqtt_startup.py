@@ -37,6 +37,7 @@ from edge.recovery.retained_store import RetainedStore, in_order, retained_in
 from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
 from edge.recovery.surviving_log import SurvivingLog
 from edge.server.configured_limits import broker_limits, engine_limits, logged_rings
+from edge.server.disk_reserve import keep_reserve, use_reserve
 from edge.server.leftovers import remove_leftovers
 from edge.server.producer_feed import ProducerFeed
 from edge.streams.absent_rings import absent_rings, is_ring_of_stream
@@ -100,6 +101,8 @@ class MqttServer:
         """Start every part; the last one serves clients. After an error the caller closes `down`."""
         self._lock_directories()
         remove_leftovers(self.config)
+        use_reserve(self.config.state_dir)
+        self.down.callback(keep_reserve, self.config.state_dir)
         self.config = config = fitted(self.config)
         allowed = descriptors.allow(config)
         self._start_guard()
@@ -127,6 +130,7 @@ class MqttServer:
         self.producers.joins_max = self.budget.producers
         self.listener.start()
         self.stop_on_thread(self.listener.stop)
+        keep_reserve(config.state_dir)
 
     @property
     def retained(self) -> RetainedStore | None:

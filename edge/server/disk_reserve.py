@@ -1,0 +1,59 @@
+"""Disk reserve: a file that a start on a full disk removes, for the few files that it must write.
+
+After a reboot the rings are new. Their epochs must be on the disk before they are used, otherwise offsets
+would be given twice. So without the reserve a full disk would refuse the start also of streams that are only
+in memory.
+
+Owns the file `reserve` in the state directory. A start or a stop creates it again while the disk has room.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from edge.logging_setup import pairs
+from persistence.files import FILE_MODE
+
+__all__ = ["FILE_NAME", "RESERVE_BYTES", "keep_reserve", "use_reserve"]
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "reserve"
+RESERVE_BYTES = 64 << 10
+ROOM = 16  # a disk has room if that many reserves would fit
+
+
+def use_reserve(state_dir: Path) -> None:
+    """Remove the reserve if the disk is full."""
+    path = state_dir / FILE_NAME
+    try:
+        free_bytes = _free_bytes(state_dir)
+        if free_bytes >= RESERVE_BYTES:
+            return
+        path.unlink()
+    except OSError:
+        return  # the first file that cannot be written is reported
+    log.warning("disk full, its reserve is used %s", pairs(file=path, free_bytes=free_bytes))
+
+
+def keep_reserve(state_dir: Path) -> None:
+    """Create the reserve if it is missing, and the disk has room."""
+    path = state_dir / FILE_NAME
+    try:
+        if path.exists() or _free_bytes(state_dir) < ROOM * RESERVE_BYTES:
+            return
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, FILE_MODE)
+        try:
+            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        log.warning("disk reserve not created %s", pairs(file=path, reason=error.strerror))
+
+
+def _free_bytes(directory: Path) -> int:
+    """Free bytes for this user."""
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize
