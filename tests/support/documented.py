@@ -51,7 +51,7 @@ class Newcomer:
         arguments = ("run", "--config", file, *more)
         with ModuleChild("edge", *arguments, environment=self.environment) as child:
             ready = "".join(child.lines_until("brim status"))
-            listeners = ready.partition(": mqtt ")[2].partition(", memory")[0].split(", ")
+            listeners = ready.partition(": mqtt ")[2].partition("  memory ")[0].split(", ")
             self.ports = dict(map(_scheme_and_port, listeners))
             yield child
             status, _, log = child.stop()
