@@ -163,8 +163,9 @@ def _summary(config: Config) -> Iterator[str]:
 
     yield f"edge      {config.edge_id}"
     for listener in config.listener:
-        place = listener.path or f"{listener.host}:{listener.port}"
-        yield f"listener  {place}" if listener.scheme == "tcp" else f"listener  {listener.scheme} {place}"
+        host = f"[{listener.host}]" if ":" in listener.host else listener.host
+        place = listener.path or f"{host}:{listener.port}"
+        yield f"listener  {place}" if listener.scheme == "tcp" else f"listener  {listener.scheme}://{place}"
     for stream in config.stream:
         size = bytes_in_words(stream.partitions * stream.ring_bytes)
         yield (

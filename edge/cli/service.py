@@ -219,7 +219,9 @@ def _systemd_version() -> int:
 
 def _checked(unit: Unit, *words: str) -> None:
     if _systemctl(unit, *words):
-        raise EdgeError(f"systemctl {words[0]} failed", hint="see its message above; without systemd, run `brim run`")
+        raise EdgeError(
+            f"systemctl {words[0]} failed", hint="see its message above; without systemd, run `brim run`"
+        )
 
 
 def _run(command: Sequence[str], *, check: bool = True) -> int:

@@ -164,7 +164,7 @@ def _line_form(payload: str) -> Callable[[Arrival], str]:
             clock,
             f"QoS {facts['qos']}{mark}",
             f"{len(message.payload):>7,} B",
-            micros_in_words(_age_s(message) * 1e6),
+            f"{micros_in_words(_age_s(message) * 1e6):>7}",
         ]
         return "  ".join(
             [*parts, escaped(message.topic), *_properties(facts), _payload(message.payload, payload)]

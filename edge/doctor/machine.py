@@ -49,12 +49,9 @@ def _limits() -> Iterator[Finding]:
         yield warning("open files", value, f"at least {FILES_MIN}: each client takes one", fix)
     else:
         yield ok("open files", value, f"at least {FILES_MIN}")
-    for name, number in (
-        ("locked memory", resource.RLIMIT_MEMLOCK),
-        ("real-time priority", resource.RLIMIT_RTPRIO),
-    ):
-        hard = resource.getrlimit(number)[1]
-        yield ok(name, "no limit" if hard == resource.RLIM_INFINITY else str(hard), "any: not needed")
+    hard = resource.getrlimit(resource.RLIMIT_RTPRIO)[1]
+    value = "no limit" if hard == resource.RLIM_INFINITY else str(hard)
+    yield ok("real-time priority", value, 'any: only the log of durability "disk" uses it')
 
 
 def _shared_memory(config: Config, *, runs: bool) -> Finding:

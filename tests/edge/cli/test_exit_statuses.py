@@ -54,7 +54,7 @@ def test_the_name_of_a_bridge_cannot_lead_to_another_directory(
     with pytest.raises(SystemExit, match="2"):
         main(["bridge", verb, "x/../../lake", *more, "--runtime-dir", str(tmp_path)])
     assert (
-        "argument name: invalid bridge name 'x/../../lake'; write 1 to 24 of a-z" in capsys.readouterr().err
+        "argument NAME: invalid bridge name 'x/../../lake'; write 1 to 24 of a-z" in capsys.readouterr().err
     )
 
 
