@@ -5,6 +5,12 @@ the broker and the paced pair get a processor first. Handshakes are made by a pr
 that no other process needs (SCHED_IDLE): they cost their clients more than the broker, and such clients are
 other machines in real life. With a lower priority only, on two cores, the pair waited up to 4 ms until one of
 their threads had ended its slice.
+
+The broker's part, by its own clocks on a quiet machine of two cores: the longest turn of its thread takes
+0.8 ms of processor time with new filters, and 1.1 ms with new topics. A higher p99 of these rows is time in
+which the broker, or the pair, had no processor: a turn of 2.6 ms had 0.2 ms of processor time and waited for
+2.4 ms. A storm has about 200 messages of the pair, so the p99 is the wait of two of them. It varies from
+round to round between 0.3 and 5 ms with filters, and between 0.9 and 7 ms with topics.
 """
 
 from __future__ import annotations

@@ -111,6 +111,7 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
     engine->seed[1] = seed[1];
     engine->next_deadline_ms = engine->limited_due_ms = engine->refusal_due_ms = MQ_NEVER;
     engine->read_bytes = MQ_READ_BYTES;
+    engine->turn_work_max = MQ_TURN_WORK;
     engine->ring_count = 1; /* ring 0 is the store of copies */
     engine->topics.item_bytes = sizeof(mq_topic);
     engine->sessions.item_bytes = sizeof(mq_session);
@@ -359,10 +360,17 @@ void mq_connection_ready(mq_engine *engine, mq_connection *connection)
 
 /* ---- time ---- */
 
+void mq_share_work(mq_engine *engine, uint32_t connections)
+{
+    uint32_t part = connections > 0 ? MQ_ROUND_WORK / connections : MQ_TURN_WORK;
+    engine->turn_work_max = part > MQ_TURN_WORK ? MQ_TURN_WORK : part < MQ_LAG_WORK ? MQ_LAG_WORK : part;
+}
+
 /* Continue the connections of `line`; those added meanwhile wait for the next call. */
 static void continue_connections(mq_engine *engine, mq_line *line)
 {
     mq_link *link;
+    mq_share_work(engine, line->count);
     for (uint32_t left = line->count; left > 0 && (link = mq_line_take(line)) != NULL; left--) {
         mq_connection *connection = MQ_LINKED(link, mq_connection, turn);
         if (connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_RATE) {

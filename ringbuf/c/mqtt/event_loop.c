@@ -9,6 +9,7 @@
  *   - Every connection gets its turn.  Sockets are checked in every round, even while one client has events
  *     for Python again and again.  A connection gets one read of MQ_READ_BYTES and is sent MQ_FLUSH_BYTES in
  *     its turn.  All connections together are limited to READ_ROUND_BYTES and FLUSH_ROUND_BYTES per round.
+ *     They share MQ_ROUND_WORK too: input may cost more than its bytes show, for example new topics.
  *     Less input is parsed until every connection was sent output, because queues would grow otherwise.
  *     epoll is level-triggered and reports ready sockets in turn.
  *   - Changes of the epoll interest are rare.  EPOLLOUT is set only while a socket's buffer is full.  EPOLLIN
@@ -495,6 +496,7 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
         mq_clock_read(engine);
         engine->counters.wakeups++;
         engine->read_bytes = count > 0 ? READ_ROUND_BYTES / (uint32_t)count : 0;
+        mq_share_work(engine, count > 0 ? (uint32_t)count : 0);
         for (int i = 0; i < count; i++)
             serve(loop, &events[i]);
         if (loop->pending.count > 0)

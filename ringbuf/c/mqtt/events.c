@@ -84,6 +84,7 @@ static void waiters_continue(mq_engine *engine, bool of_client)
 void mq_event_waiters_continue(mq_engine *engine)
 {
     engine->serves_waiter = true;
+    mq_share_work(engine, MQ_EVENTS);
     waiters_continue(engine, true);
     waiters_continue(engine, false);
     engine->serves_waiter = false;
@@ -177,6 +178,7 @@ static void connection_resume(mq_engine *engine, const mq_event *event, uint64_t
 void mq_events_resume(mq_engine *engine)
 {
     uint64_t taken = engine->event_taken;
+    mq_share_work(engine, MQ_EVENTS);
     if (engine->producers_waiting)
         producers_resume(engine);
     while (engine->event_done < taken) {

@@ -78,6 +78,7 @@
 #define MQ_INPUT_MIN 4096u          /* input memory that each connection may always use */
 #define MQ_READ_BYTES (256u * 1024) /* most bytes read from one connection in its turn */
 #define MQ_TURN_WORK 8192u /* packets and deliveries that one connection may cause in its turn */
+#define MQ_ROUND_WORK 32768u /* of it, that the connections of a round share: about 2 ms */
 #define MQ_LAG_WORK 64u /* limit while some connections are not yet flushed in this round */
 #define MQ_FLUSH_BYTES (512u * 1024)   /* most bytes sent to one connection in its turn */
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements that pause reading from a client */
@@ -443,7 +444,8 @@ struct mq_engine {
     mq_request retained_request;
     uint32_t share_queues; /* number of sessions that are queues of groups */
     bool lags;             /* some connections were not served with output in this round */
-    uint32_t turn_work;    /* work of the connection that is being parsed: MQ_TURN_WORK */
+    uint32_t turn_work;    /* work of the connection that is being parsed */
+    uint32_t turn_work_max; /* its part of MQ_ROUND_WORK */
     uint32_t matched;      /* number of subscribers of the last appended record */
     uint32_t clock_hand;   /* index of the topic that is examined next: mq_topic_idle() */
     uint64_t seed[2];
@@ -508,6 +510,8 @@ void mq_announce_ends(mq_engine *engine); /* announces the ends of all rings wit
  * waiting acknowledgements, paused publishers, producer rings, deadlines. */
 void mq_engine_step(mq_engine *engine);
 void mq_counters_refresh(mq_engine *engine);
+/* Divide the work of a round between so many connections. */
+void mq_share_work(mq_engine *engine, uint32_t connections);
 /* Milliseconds until mq_engine_step() must run again; 0: now; UINT64_MAX: never. */
 uint64_t mq_engine_due(const mq_engine *engine);
 

@@ -164,6 +164,24 @@ def test_what_many_send_is_read_in_parts_between_which_all_have_their_turn() -> 
             client.close()
 
 
+def test_topics_that_many_clients_name_share_a_round() -> None:
+    """Without the bound one round makes all 30,000 topics: about 50 ms, for which an honest client waits."""
+    with rounds() as it:
+        crowd = [it.client(f"crowd-{n}") for n in range(60)]
+        for number, client in enumerate(crowd):
+            client.send(b"".join(encode(Publish(f"{number}/{n}", b"")) for n in range(500)))
+        most, before = 0, int(it.counters.topics)
+        expected = before + 30_000
+        for _ in range(TURNS):
+            it.turn()
+            now = int(it.counters.topics)
+            most, before = max(most, now - before), now
+            if now == expected:
+                break
+        assert before == expected
+        assert most <= 10_000  # poll() has three rounds, about
+
+
 def test_work_that_causes_more_work_has_one_slice_for_each_poll() -> None:
     """Else each SUBSCRIBE adds a slice to every round from then on."""
     calls: list[Callable[[], object]] = []

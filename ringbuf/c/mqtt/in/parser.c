@@ -114,7 +114,7 @@ static uint32_t parse(mq_engine *engine, mq_connection *connection, const uint8_
     }
     connection->pinged = false;
     engine->turn_work = 0;
-    uint32_t work_max = engine->lags ? MQ_LAG_WORK : MQ_TURN_WORK;
+    uint32_t work_max = engine->lags ? MQ_LAG_WORK : engine->turn_work_max;
     while (connection->stop == MQ_RUN && at < end) {
         if (engine->turn_work >= work_max) { /* other connections have their turn first */
             mq_connection_ready(engine, connection);

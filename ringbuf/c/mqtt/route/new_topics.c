@@ -13,7 +13,7 @@
 #include "mqtt/mqtt.h"
 
 /* In messages: a new topic takes this much of a connection's turn, and more if its name is long. */
-#define NEW_TOPIC_WORK 8u
+#define NEW_TOPIC_WORK 16u
 #define LEVEL_BYTES_MIN 4u
 
 /* See [MQTT-3.3.2-2] and [MQTT-4.7.3]. */
