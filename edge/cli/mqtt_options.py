@@ -240,9 +240,9 @@ def run_verb(verb: str, work: Coroutine[Any, Any, Exit]) -> int:
     try:
         return asyncio.run(work)
     except ProtocolError as error:
-        return _report(verb, error.detail, "", Exit.USAGE)
+        return _report(verb, error, error.detail, "", Exit.USAGE)
     except EdgeError as error:
-        return _report(verb, str(error), error.hint, _exit_of(error))
+        return _report(verb, error, str(error), error.hint, _exit_of(error))
 
 
 def _exit_of(error: EdgeError) -> Exit:
@@ -255,8 +255,10 @@ def _exit_of(error: EdgeError) -> Exit:
     return Exit.CANNOT_CONNECT
 
 
-def _report(verb: str, message: str, hint: str, code: Exit) -> Exit:
-    print(f"brim {verb}: {escaped(message)}", file=sys.stderr)
-    if hint:
-        print(f"  {escaped(hint)}", file=sys.stderr)
-    return code
+def _report(verb: str, error: Exception, message: str, hint: str, status: Exit) -> Exit:
+    from edge.cli.error_catalog import code_of
+
+    code = code_of(error)
+    lines = [f"brim {verb}: {message}", hint and f"  {hint}", code and f"  see: brim explain {code}"]
+    print("\n".join(map(escaped, filter(None, lines))), file=sys.stderr)
+    return status

@@ -207,7 +207,8 @@ def test_nobody_there(verb: str) -> None:
     port = free_port()
     arguments = ["a", "x"] if verb == "pub" else ["a"]
     done = brim(verb, *arguments, "--port", port)
-    message, hint = done.stderr.decode().splitlines()
+    message, hint, code = done.stderr.decode().splitlines()
+    assert code == "  see: brim explain CannotConnect"
     assert done.returncode == Exit.CANNOT_CONNECT
     assert (
         message
