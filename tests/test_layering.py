@@ -19,7 +19,7 @@ LEAVES = {
     "EDGE": "edge.errors edge.log_throttle edge.logging_setup",
     "FILES": "persistence.durable_file persistence.files",
     "PERSISTENCE": "persistence.durable_file persistence.errors persistence.files "
-    "persistence.free_disk_space persistence.stats",
+    "persistence.free_disk_space persistence.processor_priority persistence.stats",
 }
 TABLE = """
 ringbuf: msgspec typing_extensions
@@ -27,6 +27,7 @@ persistence.errors:
 persistence.durable_file: persistence.files ringbuf
 persistence.files:
 persistence.free_disk_space: persistence.files
+persistence.processor_priority:
 persistence.stats: msgspec
 persistence.segment: PERSISTENCE ringbuf msgspec
 persistence.archive: PERSISTENCE persistence.segment ringbuf pyarrow
@@ -90,8 +91,8 @@ bridge.spark.report: bridge.rangeset bridge.spark jinja2 markupsafe plotly pyspa
 bridge.spark.jobs: bridge.arrow bridge.errors bridge.payloads bridge.rangeset bridge.spark
     bridge.spark.report msgpack pyarrow pyspark
 edge.sql: EDGE bridge.arrow bridge.payloads edge.broker edge.config edge.log edge.mqtt edge.streams
-    edge.terminal_escape persistence.archive persistence.errors persistence.segment ringbuf duckdb polars
-    pyarrow
+    edge.terminal_escape persistence.archive persistence.errors persistence.processor_priority
+    persistence.segment ringbuf duckdb polars pyarrow
 edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.broker edge.config edge.consumers edge.delayed edge.engine
     edge.local

@@ -40,6 +40,7 @@ from edge.cli.progress import waiting
 from edge.cli.sql_output import FORMATS, format_of, writer_of
 from edge.errors import EdgeError
 from edge.sql.spill_directory import remove_all
+from persistence.processor_priority import LOWEST, come_last
 
 if TYPE_CHECKING:
     from edge.cli.sql_output import RowWriter
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
+IMPORTS_NICENESS = 0  # they would take long with the lowest priority, if the machine is busy
 OOM_SCORE_MAX = 1000
 STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}  # SIGALRM: --time-limit
 LIMIT_MAX_S = 1e9  # of a timer
@@ -113,9 +115,10 @@ def run(arguments: argparse.Namespace) -> int:
     form = format_of(arguments.format, arguments.output)
     if arguments.follow and form in {"parquet", "arrow"}:
         raise UsageError(f"--follow cannot write {form}", hint="choose table, csv or json")
+    come_last(IMPORTS_NICENESS)
     with _ended_by_signals(arguments.time_limit):
         records = _records(arguments)
-        _yield_to_broker()  # after the imports, which would take long with the lowest priority
+        _yield_to_broker()
         with writer_of(form, arguments.output) as writer:
             if arguments.follow:
                 return _followed(records, query, arguments, writer)
@@ -173,8 +176,7 @@ def _ended_by_signals(limit_s: float | None) -> Iterator[None]:
 
 def _yield_to_broker() -> None:
     """Run at the lowest priority, end first if memory runs out, and allow a descriptor for each archive."""
-    with suppress(OSError):
-        os.nice(19)  # SCHED_IDLE would get no time at all on a busy machine
+    come_last(LOWEST)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_MAX))
     with suppress(OSError, ValueError):

@@ -26,6 +26,7 @@ from edge.sql.losses import QueryLosses
 from edge.sql.plan import Part
 from edge.sql.pushdown import Pushed, pushed
 from edge.sql.ring_records import ring_records
+from persistence.processor_priority import Pauses
 from ringbuf import Range
 
 __all__ = ["RecordScan", "RecordSource"]
@@ -190,13 +191,14 @@ class RecordScan:
                     return
 
         def work() -> None:
+            pauses = Pauses()
             try:
                 while not stopped.is_set():
                     try:
                         task = tasks.popleft()
                     except IndexError:
                         break
-                    self._decode(task, put, stopped)
+                    self._decode(task, put, lambda: stopped.wait(pauses.due_s()))
                 put(None)
             except BaseException as error:  # noqa: BLE001 - raised again by the thread that reads
                 put(error)
@@ -220,10 +222,10 @@ class RecordScan:
             else:
                 yield result
 
-    def _decode(self, task: Task, put: Callable[[Result], None], stopped: threading.Event) -> None:
+    def _decode(self, task: Task, put: Callable[[Result], None], is_ended: Callable[[], bool]) -> None:
         constants = RingConstants(task.part.ring, task.part.epoch)
         for decoded in self._decoded(task):
-            if stopped.is_set():
+            if is_ended():
                 return
             batch = batch_of(decoded, constants, self._schema)
             if self._condition is not None:

@@ -5,8 +5,8 @@ broker's threads while the scheduler keeps it waiting.  The process runs at the 
 at idle disk priority.  It does one job at a time and writes no log itself.  It ends with its parent: when
 standard input ends, or during a job at the next window.
 
-The lowest priority is nice 19, not SCHED_IDLE.  SCHED_IDLE gets no time at all on a machine that is busy for
-days, and its disk would fill up without compression.
+With SCHED_IDLE it would get no time at all on a machine that is busy for days, and the disk would fill up
+without compression.
 
     parent -> child    one JSON object per line: Job
     child -> parent    one per line: {"done": ...} or {"failed": why, "kind": ...}, in the same order
@@ -31,6 +31,7 @@ from persistence.archive import Archived, archive_segment
 from persistence.errors import ArchiveUnavailable, FormatError, LogError, NotArchived
 from persistence.files import Files, FreshFiles
 from persistence.maintenance.scrub import RateLimitedFiles, ScrubResult, scrub_archive, scrub_segment
+from persistence.processor_priority import LOWEST, come_last
 from persistence.segment.scan import DamagedRange
 
 __all__ = ["BackgroundProcess", "Job", "TaskFailed", "Worker", "do_job"]
@@ -166,9 +167,7 @@ def _unpacked(fields: list[Any]) -> Archived | ScrubResult | TaskFailed:
 
 def _give_way() -> None:
     """Set the lowest priority that the system permits; failures are ignored."""
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        os.nice(19)
+    come_last(LOWEST)
     number = IOPRIO_SET.get(platform.machine())
     if number is not None:
         ctypes.CDLL(None, use_errno=True).syscall(number, 1, 0, IOPRIO_IDLE)

@@ -45,6 +45,25 @@ def part(tmp_path: Path) -> tuple[object, ...]:
     return "--log", tmp_path / "log", "--runtime-dir", tmp_path / "none"
 
 
+def test_the_command_comes_last_from_its_imports_on(part: tuple[object, ...]) -> None:
+    code = """
+import os, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "pyarrow.lib":
+            print("imports", os.sched_getscheduler(0) == os.SCHED_BATCH)
+
+sys.meta_path.insert(0, Finder())
+from edge.cli import main
+main(["sql", *sys.argv[1:]])
+print(os.sched_getscheduler(0) == os.SCHED_BATCH, os.getpriority(os.PRIO_PROCESS, 0))
+"""
+    line = [sys.executable, "-c", code, *map(str, part), "--format", "csv", "SELECT 1 AS one"]
+    run = subprocess.run(line, capture_output=True, cwd=ROOT, timeout=TIMEOUT_S, check=True, text=True)
+    assert run.stdout.split() == ["imports", "True", '"one"', '"1"', "True", "19"]
+
+
 @pytest.fixture
 def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[LoggedBroker]:
     started = LoggedBroker(

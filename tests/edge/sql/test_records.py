@@ -229,6 +229,23 @@ def test_a_query_that_ends_early_leaves_no_thread(place):
     assert threading.active_count() <= before
 
 
+def test_a_query_ends_without_the_rest_of_a_pause(place, monkeypatch):
+    import threading
+
+    from persistence.processor_priority import Pauses
+
+    pauses_s = iter([0.0])
+    monkeypatch.setattr(Pauses, "due_s", lambda _: next(pauses_s, 3600.0))
+    before = threading.active_count()
+    with brim.sql("SELECT 1 FROM records LIMIT 1", threads=1, **place) as result:
+        assert list(result) == [(1,)]
+    assert next(pauses_s, None) is None
+    until = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
 @pytest.mark.parametrize("is_archived", [False, True])
 def test_payload_text_is_the_payload_if_it_is_utf8(tmp_path, is_archived):
     payloads = [
