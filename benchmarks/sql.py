@@ -206,7 +206,7 @@ def main() -> None:
     parts = arguments.only.split(",")
     if arguments.directory is not None:
         arguments.directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="brim-sql-", dir=arguments.directory) as place:
+    with tempfile.TemporaryDirectory(prefix="brim-bench-sql-", dir=arguments.directory) as place:
         log, plain = Path(place, "log"), Path(place, "plain.parquet")
         write_log(log, arguments.records)
         records = brim_rows(log, plain)
