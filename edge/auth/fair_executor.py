@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 
 __all__ = ["FairExecutor", "origin"]
 
@@ -107,8 +108,9 @@ class FairExecutor:
         name = f"{self._name}-{len(self._threads)}"
         # daemon: a forgotten executor does not delay the exit
         thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        with suppress(RuntimeError):  # no memory for the thread; the next submit() tries again
+            thread.start()
+            self._threads.append(thread)
 
     def _run(self) -> None:
         while (work := self._next()) is not None:

@@ -60,6 +60,12 @@ class LogBackfill:
         # used by the thread only: an extent is larger than one read
         self._last: tuple[str, int, Sequence[Range]] = ("", 0, ())
 
+    def read_from(self, read_at: ReadAt) -> None:
+        """Read by `read_at` from now on. Starts the thread: later there may be no memory for it."""
+        self.read_at = read_at
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-backfill")
+        self._thread.submit(int)
+
     def start_read(self, session: int, call: Call | None) -> None:
         """Read the records that the held delivery of `session` needs.
 
@@ -76,8 +82,7 @@ class LogBackfill:
         else:
             ring_number, position = front
             self._reading.add(session)
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-backfill")
+            assert self._thread is not None  # with `read_at`
             self._thread.submit(self._read, self.read_at, call, session, ring_number, position)
 
     @property

@@ -269,6 +269,7 @@ class RetainedStore:
         broker.engine.begin_retained_save(False)
         self._broker = broker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-retained")
+        self._thread.submit(int)  # starts the thread: later there may be no memory for it
         broker.on_retained_due = self.save
         published = [_published_since(ring, past, *marks.get(ring.name, (0, 0))) for ring in rings]
         if past is not None:

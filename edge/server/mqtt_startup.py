@@ -336,7 +336,7 @@ class MqttServer:
         if (watcher := self.auth_backend.watcher) is not None:
             broker.watchers.append(watcher)
         if self.logs is not None:
-            broker.backfill.read_at = self.logs.reader.read_at
+            broker.backfill.read_from(self.logs.reader.read_at)
             broker.sys_topics.log = self.logs.numbers
         self.listener = Listener(engine, broker)
         self.listener.on_failure = self._failed

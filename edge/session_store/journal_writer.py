@@ -148,6 +148,9 @@ class SessionJournal:
         """
         self._state, self._target = view, place
         self._begin_again, self._retry_s = None, float("inf")
+        if call is not None and self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-state")
+            self._thread.submit(int)  # starts the thread: later there may be no memory for it
         for session in view.sessions:
             session.kept = session.expiry_s > 0
             self._has_kept |= session.kept
@@ -182,6 +185,9 @@ class SessionJournal:
             self.save_snapshot(at_once=True)
             self._engine.journal_close()
             self._target = None
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
         self._engine.spill_close()
 
     @property
@@ -373,9 +379,8 @@ class SessionJournal:
                 self._thread = None
             self._finish(self._round, position, offset, self._write_or_error(position, snapshot))
             return
+        assert self._thread is not None  # with `call`
         self._writing = True
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-state")
         self._thread.submit(self._write_apart, self._call, self._round, position, offset, snapshot)
 
     def _write_apart(self, call: Call, number: int, position: int, offset: int, snapshot: Snapshot) -> None:

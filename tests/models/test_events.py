@@ -112,7 +112,7 @@ class EventsMachine(RuleBasedStateMachine):
         )
         self.bench = self.lives.start()
         self.broker, self.engine = self.bench.broker, self.bench.engine
-        self.broker.backfill.read_at = lambda *_: ()  # a log that has nothing any more
+        self.broker.backfill.read_from(lambda *_: ())  # a log that has nothing any more
         self.broker.on_retained_due = self.sweep
         self.engine.begin_retained_save(False)
         self.producer = Producer(self.bench)

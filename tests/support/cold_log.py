@@ -25,7 +25,7 @@ class ColdLog:
         self._arrived: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         for partition in partitions:
             self._writer.add(LoggedRing(partition.ring, "interval"))
-        bench.broker.backfill.read_at = log.reader.read_at
+        bench.broker.backfill.read_from(log.reader.read_at)
         self._broker_thread = threading.get_ident()
         bench.broker.call = self._call
 

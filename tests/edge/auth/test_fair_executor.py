@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from edge.auth.fair_executor import FairExecutor, origin
+from tests.support.no_threads import no_threads
 from tests.support.waiting import PATIENCE_S
 
 
@@ -97,3 +98,14 @@ def test_what_fails_is_the_affair_of_who_waits_for_it(bench):
 )
 def test_an_origin_is_a_host_or_a_network_of_ipv6(address, expected):
     assert origin(address) == expected
+
+
+def test_work_whose_thread_cannot_be_started_is_done_with_the_next(monkeypatch):
+    turns = FairExecutor(1, 6, "test")
+    with no_threads(monkeypatch):
+        first, _ = turns.submit("a", lambda: True)
+    second, _ = turns.submit("b", lambda: True)
+    assert first is not None
+    assert second is not None
+    assert [first.result(PATIENCE_S), second.result(PATIENCE_S)] == [True, True]
+    turns.close()

@@ -18,6 +18,7 @@ from tests.support.brim_process import BrimProcess
 from tests.support.cold_log import ColdLog
 from tests.support.mqtt_bench import Bench, Wire
 from tests.support.mqtt_socket import RawClient
+from tests.support.no_threads import no_threads
 
 RING_BYTES = 64 << 10
 BODY = 200
@@ -80,6 +81,16 @@ def test_who_was_away_for_many_laps_gets_everything_from_the_log_in_order(
         assert bench.stats.totals()["restored"] > 6 * LAPS
         assert bench.stats.gauges()["spilled_bytes"] == 0
         assert dropped(bench, "sleeper") == {}
+
+
+def test_the_log_is_read_while_no_thread_can_be_started(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ColdLog.behind(bench, tmp_path) as cold:
+        away(bench, "sleeper")
+        publish(cold, bench.client("p"), 0, 2 * LAPS)
+        with no_threads(monkeypatch):
+            assert numbers(cold, back(bench, "sleeper")) == list(range(2 * LAPS))
 
 
 def test_others_go_on_while_one_waits_for_the_log(bench: Bench, tmp_path: Path) -> None:
@@ -173,7 +184,7 @@ def test_a_disk_that_fails_is_asked_again(
                 raise OSError(5, "the disk has an error")
             return cold.log.reader.read_at(*where)  # type: ignore[arg-type]
 
-        bench.broker.backfill.read_at = read_at  # type: ignore[assignment]
+        bench.broker.backfill.read_from(read_at)  # type: ignore[arg-type]
         assert numbers(cold, back(bench, "sleeper")) == list(range(2 * LAPS))
         assert next(failures, None) is None
 

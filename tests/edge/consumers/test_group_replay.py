@@ -5,7 +5,6 @@ The records are of the day before, in the log; the clock of the coordinator stan
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from ringbuf import Range
 from ringbuf.record import encode
 from tests.support.consumer_desk import Desk, Talker, texts
 from tests.support.log_simulation import run_of
+from tests.support.no_threads import no_threads
 from tests.support.waiting import wait_until
 
 SECOND_NS = 1_000_000_000
@@ -293,14 +293,9 @@ def test_a_thread_that_cannot_be_started_delays_a_group(
     runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without memory for its stack; otherwise the partition would wait without end."""
-
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with desk_of(runtime_directory, DayBefore(some_0=each(0, 20))) as desk:
-        ann = desk.member(session_s=3600.0)
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", start)
+        with no_threads(monkeypatch):  # from the first fetch on
+            ann = desk.member(session_s=3600.0)
             assert new(desk, ann) == []
         desk.now_s += 2.0
         assert new(desk, ann) == texts(0, 20)

@@ -19,6 +19,7 @@ from ringbuf.ring import cursor_file, ring_file
 from tests.support.cold_log import ColdLog
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import Bench
+from tests.support.no_threads import no_threads
 from tests.support.project import ROOT
 from tests.support.waiting import wait_until
 
@@ -235,6 +236,15 @@ def test_a_file_that_somebody_removes_is_written_whole_again(site: Site) -> None
         wait_until(is_back)
     with site.life() as bench:
         assert retained(bench) == {"a": b"1", "b": b"2"}
+
+
+def test_it_is_saved_while_no_thread_can_be_started(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with site.life(killed=True) as bench, no_threads(monkeypatch):
+        bench.client("p").send(Publish("a", b"1", retain=True))
+        fill(bench)
+        wait_until(lambda: bench.settle() == 0 and site.file.exists())
+    with site.life() as bench:
+        assert retained(bench) == {"a": b"1"}
 
 
 def test_records_of_several_rings_are_merged_by_time_and_the_earlier_stream_is_newer() -> None:

@@ -31,6 +31,7 @@ from edge.session_store.snapshot_file import write_snapshot
 from persistence import Log, LoggedRing, LogWriter
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
+from tests.support.no_threads import no_threads
 
 JOURNAL_BYTES = 1 << 16
 BATCH = 50
@@ -122,6 +123,16 @@ def test_a_start_without_room_for_the_snapshot_keeps_sessions_once_there_is_room
         bench = lives.start()
         assert bench.broker.journal.failure == ""
         assert everything(reader(bench)) == list(range(sent))
+
+
+def test_snapshots_are_written_while_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
+        bench, publisher = begun(lives)
+        with no_threads(monkeypatch):
+            for first in range(0, 10_000, BATCH):  # more than the ring of the journal has
+                assert publish(publisher, first) == BATCH
+        assert bench.broker.journal.failure == ""
+        assert everything(reader(lives.restart())) == list(range(10_000))
 
 
 def test_a_directory_in_place_of_the_snapshot_is_named_with_its_remedy() -> None:
