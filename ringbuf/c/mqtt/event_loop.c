@@ -406,6 +406,7 @@ static void serve_pending(mq_loop *loop)
 {
     mq_link *link;
     uint32_t left = loop->pending.count;
+    mq_share_work(loop->engine, left);
     for (; left > 0 && (link = mq_line_take(&loop->pending)) != NULL; left--) {
         mq_connection *connection = MQ_LINKED(link, mq_connection, socket);
         if (connection->stop == MQ_STOP_CLOSING)
