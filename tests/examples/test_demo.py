@@ -118,7 +118,7 @@ def test_without_java_the_demo_says_why_spark_is_left_out_and_what_would_help(
     reason = demo.why_no_spark(demo.parse([]))
     assert "no java on PATH" in reason
     assert "apt-get install" in reason
-    assert demo.why_no_spark(demo.parse(["--no-spark"])) == "as --no-spark says"
+    assert demo.why_no_spark(demo.parse(["--no-spark"])) == "--no-spark"
 
 
 def test_a_ledger_that_does_not_match_is_exit_status_1_and_the_files_are_kept(

@@ -13,6 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
+from tests.support.status_report import report_of
 from tests.support.waiting import wait_until
 
 
@@ -126,6 +127,7 @@ def test_drained_files_are_an_arrow_table(broker: BrimProcess) -> None:
     wait_until(lambda: sum(1 for _ in broker.sink.rglob("*.brim")) > 0)
     publish(broker, "plant/press/load", b"8")
     wait_until(lambda: sum(1 for _ in broker.sink.rglob("*.brim")) > 1)
+    wait_until(lambda: report_of(broker.runtime_dir)["bridges"][0]["totals"]["records"] == 4)
     with ModuleChild("examples.read_drained", broker.sink) as child:
         status, out, log = child.wait()
     assert status == 0, log

@@ -370,7 +370,7 @@ def test_each_topic_has_its_format_and_what_is_not_decoded_is_kept_with_the_reas
         (('note = "string"', 'x = { path = "temp.c", type = "long" }'), "cannot both be read"),
         (('count = "long"', 'note = "long"'), "column note is string in one entry and long in another"),
         (("fields = { temp", "field = { temp"), "must have topic, format and fields"),
-        (("[[payload]]", "[[payloads]]"), "consists of"),
+        (("[[payload]]", "[[payloads]]"), r"at least one \[\[payload\]\] entry"),
         (('count = "long"', 'raw = "binary"'), "json has no binary"),
         (('type = "double" }', 'type = "double", x = 1 }'), "must be a type"),
     ],

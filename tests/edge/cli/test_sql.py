@@ -52,7 +52,7 @@ import os, sys
 class Finder:
     def find_spec(self, name, *_):
         if name == "pyarrow.lib":
-            print("imports", os.sched_getscheduler(0) == os.SCHED_BATCH)
+            print("imports", os.sched_getscheduler(0) == os.SCHED_BATCH, flush=True)
 
 sys.meta_path.insert(0, Finder())
 from edge.cli import main

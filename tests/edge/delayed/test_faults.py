@@ -78,6 +78,7 @@ def test_a_start_on_a_full_disk_serves_all_others_and_goes_on_by_itself(
             with SocketClient(broker.port, "p") as client:
                 client.send(Publish("kept", qos=1, packet_id=1))
                 client.receive()
+        (tmp_path / "state" / "reserve").unlink()  # as after an earlier start on a full disk
         filler = fill(disk)
         with broker:
             broker.log_until("delayed messages refused")
