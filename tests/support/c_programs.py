@@ -31,6 +31,7 @@ SCAN = (*_BASE, *(f"scan/{it.stem}" for it in sorted((CORE / "scan").glob("*.c")
 UNPACK = ("arrow/msgpack", "base/utf8")
 TABLE = ("mqtt/table",)
 FLAGS = ("-std=c11", "-g", "-pthread", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror")
+FAILING = ("-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc",)  # link flags: allocations fail
 KEPT = ROOT / "build" / "test-objects"
 KEPT_S = 7 * 86_400.0
 

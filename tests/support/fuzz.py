@@ -23,7 +23,7 @@ import msgpack
 
 from persistence.segment.format import pack_extent
 from ringbuf.record import encode
-from tests.support.c_programs import MQTT, SCAN, TABLE, UNPACK, compiled
+from tests.support.c_programs import FAILING, MQTT, SCAN, TABLE, UNPACK, compiled
 from tests.support.fuzz_control import campaign
 from tests.support.mqtt_vectors import vectors
 from tests.support.project import ROOT
@@ -35,7 +35,6 @@ CORPUS = C / "corpus"
 CONTROL = "control"
 TARGETS = tuple(sorted(it.stem.removeprefix("fuzz_") for it in C.glob("fuzz_*.c")))
 FLAGS = ("-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined")
-FAILING = ("-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc",)  # the target makes allocations fail
 LINK_FLAGS_OF = {"acks": FAILING, "table": FAILING, "topics": FAILING}
 INPUT_BYTES_MAX = 4096
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.c_programs import MQTT, compiled
-from tests.support.fuzz import FAILING
+from tests.support.c_programs import FAILING, MQTT, compiled
 from tests.support.project import ROOT
 
 MAIN = ROOT / "tests" / "c" / "without_memory.c"
