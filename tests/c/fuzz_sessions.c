@@ -471,16 +471,13 @@ static void all_go(world *world)
          "nothing is retained, and no acknowledgement waits");
 }
 
-/* Files have room for the header and two units: a copy more is refused, as by a full file system. */
-int LLVMFuzzerInitialize(int *count, char ***arguments)
+/* The longest file from now on; RLIM_INFINITY: as long as at the start. */
+static void file_limit_set(rlim_t bytes)
 {
-    (void)count;
-    (void)arguments;
     struct rlimit limit;
     must(getrlimit(RLIMIT_FSIZE, &limit) == 0, "there is a limit");
-    limit.rlim_cur = 3 * MQ_UNIT_BYTES;
-    must(setrlimit(RLIMIT_FSIZE, &limit) == 0, "the limit may be lowered");
-    return 0;
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    must(setrlimit(RLIMIT_FSIZE, &limit) == 0, "the limit may be changed");
 }
 
 static void spill_open(mq_engine *engine)
@@ -526,6 +523,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         .epoch = i + 1};
         world.rings[i] = (uint16_t)mq_ring_add(world.engine, ring);
     }
+    /* Room for the header and two units: a copy more is refused, as by a full file system.  Not longer than
+     * this run, because the fuzzer writes files too. */
+    file_limit_set(3 * MQ_UNIT_BYTES);
     spill_open(world.engine);
     for (uint32_t i = 0; i < CLIENTS; i++) {
         world.clients[i].session = session_new(&world);
@@ -537,5 +537,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     all_go(&world);
     mq_engine_free(world.engine);
+    file_limit_set(RLIM_INFINITY);
     return 0;
 }
