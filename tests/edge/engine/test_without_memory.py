@@ -30,6 +30,7 @@ def outcome(directory: Path, planted: dict[str, list[tuple[str, str]]] | None = 
     return subprocess.run([program], capture_output=True, text=True, check=False).stderr
 
 
+@pytest.mark.timeout(600)  # an emulated compiler is slow
 def test_no_change_is_lost_without_memory(tmp_path: Path) -> None:
     assert outcome(tmp_path) == ""
 
