@@ -11,7 +11,7 @@ from edge.consumers.registry import GroupSettings
 from edge.mqtt.errors import Version
 from edge.mqtt.primitives import Body
 from edge.mqtt.properties import In, decode_properties
-from tests.support.consumer_desk import Desk
+from tests.support.consumer_desk import Desk, Talker
 
 
 def test_a_record_that_is_never_acknowledged_becomes_a_dead_letter_and_says_why(desk):
@@ -57,7 +57,8 @@ def test_the_last_try_of_a_record_is_made_alone(desk):
     assert [it.payload for it in desk.published] == [b"bad"]
 
 
-def test_a_dead_letter_for_which_there_is_no_room_waits(desk):
+def dead_letter_without_room(desk: Desk) -> Talker:
+    """A record fails for the last time while its dead letter has no room; the next attempt has. Its member."""
     desk.fates = lambda _: "full"
     ann = desk.member(mode="queue")
     desk.publish("bad")
@@ -65,6 +66,11 @@ def test_a_dead_letter_for_which_there_is_no_room_waits(desk):
         ann.nack(ann.got(), delay_s=0.0)
     desk.turn(0.1)
     desk.fates = lambda _: "stored"
+    return ann
+
+
+def test_a_dead_letter_for_which_there_is_no_room_waits(desk):
+    dead_letter_without_room(desk)
     assert desk.published == []
     desk.turn(1.1)
     assert [it.payload for it in desk.published] == [b"bad"]
@@ -72,13 +78,7 @@ def test_a_dead_letter_for_which_there_is_no_room_waits(desk):
 
 def test_a_failed_attempt_is_forgotten_after_its_pause(desk, monkeypatch):
     """Otherwise each waiting fetch of the group would be tried 20 times a second for ever."""
-    desk.fates = lambda _: "full"
-    ann = desk.member(mode="queue")
-    desk.publish("bad")
-    for _ in range(5):
-        ann.nack(ann.got(), delay_s=0.0)
-    desk.turn(0.1)
-    desk.fates = lambda _: "stored"
+    ann = dead_letter_without_room(desk)
     desk.turn(1.1)
     desk.turn(0.1)
     assert len(desk.published) == 1
