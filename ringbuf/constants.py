@@ -26,7 +26,7 @@ FLAG_UNCHECKED: Final[int] = lib.RB_FLAG_UNCHECKED
 FLAGS_CRITICAL: Final[int] = lib.RB_FLAGS_CRITICAL
 
 # 2020. A record with an earlier time is of a clock that was not set: its age is not known.
-CLOCK_SET_NS: Final = 1_577_836_800 * 1_000_000_000
+CLOCK_SET_NS: Final[int] = lib.RB_CLOCK_SET_S * 1_000_000_000
 
 # Reasons for a writer to refuse records: the disk or the stream of the log is full (NO_ROOM), or the log
 # takes none for another cause (NO_LOG).

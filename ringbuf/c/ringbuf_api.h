@@ -33,6 +33,11 @@ enum {
     RB_READER_NAME_MAX_BYTES = 31
 };
 
+enum {
+    /* 2020, seconds since 1970: a record with an earlier time is of a clock that was not set */
+    RB_CLOCK_SET_S = 1577836800
+};
+
 enum { /* record flags */
     RB_FLAG_QOS = 3,         /* two bits: QoS of the publish */
     RB_FLAG_RETAIN = 4,

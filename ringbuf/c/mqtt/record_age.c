@@ -18,8 +18,8 @@
 
 #include <string.h>
 
-#define STEP_MIN_NS 1000000000ull            /* clocks drift: a smaller step is ignored */
-#define CLOCK_SET_NS 1577836800000000000ull /* 2020: no machine that runs this program was set before */
+#define STEP_MIN_NS 1000000000ull /* clocks drift: a smaller step is ignored */
+#define CLOCK_SET_NS (RB_CLOCK_SET_S * 1000000000ull)
 
 /* Time in which the machine slept: CLOCK_MONOTONIC stops then. */
 static uint64_t suspended_ns(void)
