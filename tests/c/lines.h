@@ -26,7 +26,7 @@ static void turn_holds(const mq_engine *engine, const mq_connection *connection)
 {
     bool waits = connection != NULL && connection->stop == MQ_STOP_FULL;
     must(connection == NULL || waits == (connection->turn.line == &engine->blocked),
-         "who waits for room is in the line for it, and nobody else");
+         "a connection is in the line for room exactly while it waits for room");
 }
 
 static void lines_hold(const mq_engine *engine)

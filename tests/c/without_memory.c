@@ -75,7 +75,7 @@ static void a_member_joins_or_does_not(uint32_t fails)
     fails_in = fails;
     bool joined = mq_share_join(engine, queue, session, ids << MQ_OPTION_IDS_SHIFT);
     fails_in = 0;
-    must(queue->group->count == joined && session->shares.count == joined, "both know, or none does");
+    must(queue->group->count == joined && session->shares.count == joined, "the group and the session have the member, or both have not");
     mq_subscription_ids_drop(engine, ids);
     mq_engine_free(engine);
 }

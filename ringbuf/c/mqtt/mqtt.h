@@ -39,7 +39,7 @@
  *   owners.c                use of each shared table per user or address
  *   tenants.c               name spaces of clients, and their use of each shared table
  *   slab.c                  items that never move, and their handles
- *   lists.c                 lists of items
+ *   lists.c                 queues of linked items, and arrays of numbers
  *   table.c                 hash tables that grow and shrink in small steps
  *   events.c                events for Python, and requests with retries
  *   watchdog.c              watchdog: checks that the polling thread runs and that clients are served
@@ -439,7 +439,7 @@ struct mq_engine {
     mq_list retained_changed;                   /* topics changed since the begin of the last save */
     mq_list retained_saving;                    /* topics that the save must still return */
     bool retained_kept;                         /* retained messages are saved */
-    bool retained_unlisted; /* a change is not in retained_changed, for want of memory */
+    bool retained_unlisted; /* a change is not in retained_changed, for lack of memory */
     bool retained_due; /* a ring is about to overwrite records whose retained messages are not saved */
     mq_request retained_request;
     uint32_t share_queues; /* number of sessions that are queues of groups */
