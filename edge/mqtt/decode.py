@@ -64,7 +64,14 @@ _NAMES = {"MQTT", "MQIsdp"}
 _LEVEL_AT = 6  # position of the level byte of MQTT
 
 
+# The type of a TLS record and the first byte of its version, read as CONNECT with flags and a length.
+_TLS_HANDSHAKE, _TLS_MAJOR = 0x16, 3
+
+
 def _connect(first_byte: int, body: Body) -> p.Connect:
+    if first_byte == _TLS_HANDSHAKE and len(body) == _TLS_MAJOR:
+        text = "a TLS handshake instead of CONNECT; connect to a port with TLS, or without TLS"
+        raise ProtocolError(FLAGS[PacketType.CONNECT].rule, text)
     body.rule, body.version = Rule.CONNECT_CONFORMS, Version.V311
     body.version = version = _protocol(body)
     if first_byte & 0xF and version != Version.V31:  # MQTT 3.1 does not use them

@@ -90,6 +90,12 @@ def test_a_browser_at_the_door_is_told_by_its_first_byte() -> None:
     assert refusal(Connection(Role.SERVER), b"GET / HTTP/1.1\r\n").statement == "[MQTT-2.2.2-2]"
 
 
+def test_a_tls_client_on_a_plain_port_is_named_in_the_error() -> None:
+    """A TLS record begins as a CONNECT of three bytes would."""
+    client_hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+    assert "a TLS handshake instead of CONNECT" in str(refusal(Connection(Role.SERVER), client_hello))
+
+
 def test_a_second_connect_is_refused() -> None:
     pair = Pair().connect()
     assert refused_to_send(pair.client, Connect("c")) == "[MQTT-3.1.0-2]"
