@@ -12,7 +12,7 @@ import pytest
 
 from edge.broker.deferred import SLICE_S, DeferredDecisions
 from edge.broker.sliced_work import Steps, at_once
-from edge.engine.engine import CloseCause, counters_of, limits_of
+from edge.engine.engine import OK, CloseCause, counters_of, limits_of
 from edge.engine.loop import Loop
 from edge.mqtt import (
     ConnAck,
@@ -180,6 +180,18 @@ def test_topics_that_many_clients_name_share_a_round() -> None:
                 break
         assert before == expected
         assert most <= 10_000  # poll() has three rounds, about
+
+
+def test_a_ring_may_be_removed_before_the_end_of_its_records_is_announced() -> None:
+    """The next round announces the ends of all rings in the line, and must not find the removed one."""
+    with Bench() as bench:
+        writers = [bench.add_partition(bench.directory, f"added-{n}").writer for n in range(2)]
+        rings = [bench.engine.add_ring(writer, 0, False) for writer in writers]
+        for number, ring in enumerate(rings):
+            topic = bench.engine.topic_add(b"%d" % number, ring, False, 0, b"")
+            assert bench.engine.publish(topic, b"", 0, b"", b"", b"") == OK
+        bench.engine.remove_ring(rings[0])
+        bench.settle()
 
 
 def test_work_that_causes_more_work_has_one_slice_for_each_poll() -> None:
