@@ -7,6 +7,7 @@
  * To be linked with --wrap=malloc, calloc and realloc.
  */
 #include <string.h>
+#include <sys/mman.h>
 
 #include "mqtt/mqtt.h"
 #include "failing_memory.h"
@@ -21,7 +22,8 @@ static mq_engine *engine_new(void)
                                      .retained_max = 4,
                                      .retained_max_bytes = 4096,
                                      .share_percent = 100,
-                                     .queues_max_bytes = 4096};
+                                     .queues_max_bytes = 4096,
+                                     .spill_max_bytes = 300000};
     static const uint64_t seed[2] = {1, 2};
     mq_engine *engine = mq_engine_new(&limits, seed);
     must(engine != NULL, "there is memory");
@@ -75,8 +77,28 @@ static void a_member_joins_or_does_not(uint32_t fails)
     fails_in = fails;
     bool joined = mq_share_join(engine, queue, session, ids << MQ_OPTION_IDS_SHIFT);
     fails_in = 0;
-    must(queue->group->count == joined && session->shares.count == joined, "the group and the session have the member, or both have not");
+    must(queue->group->count == joined && session->shares.count == joined,
+         "both have the member, or neither has it");
     mq_subscription_ids_drop(engine, ids);
+    mq_engine_free(engine);
+}
+
+/* The extent of a copy that no session needs is reclaimed later. */
+static void a_released_copy_is_listed(uint32_t fails)
+{
+    static const uint32_t known[] = {1};
+    static const mq_ring ring = {.ring_name = "r", .ring_name_length = 1, .epoch = 1};
+    mq_engine *engine = engine_new();
+    int fd = memfd_create("copies", MFD_CLOEXEC);
+    must(mq_spill_open(engine, fd, known, 1) == MQ_SPILL_NEW, "there is a file");
+    mq_blob *copy = mq_spill_reserve(engine, &ring, 0, MQ_LARGE_BYTES);
+    must(copy != NULL, "there is room");
+    copy->record = (rb_record){.length = MQ_LARGE_BYTES};
+    mq_spill_commit(engine, copy);
+    fails_in = fails;
+    mq_spill_release(engine, copy);
+    fails_in = 0;
+    must(engine->spill.retired.count == 1, "the extent is listed");
     mq_engine_free(engine);
 }
 
@@ -86,6 +108,7 @@ int main(void)
         retained_changes_are_saved(fails, "after");
         retained_changes_are_saved(fails, "");
         a_member_joins_or_does_not(fails);
+        a_released_copy_is_listed(fails);
     }
     return 0;
 }

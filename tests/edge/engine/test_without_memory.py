@@ -17,6 +17,7 @@ MISTAKES = (
     ("mqtt/route/retained", "    engine->retained_due |= !topic->changed;\n", ""),
     ("mqtt/route/retained", "(topic->retained != NULL || unlisted)", "topic->retained != NULL"),
     ("mqtt/route/topics", " || engine->retained_unlisted)", ")"),
+    ("mqtt/out/spill_file", "!mq_list_reserve(&spill->retired, capacity) || ", ""),
     (
         "mqtt/route/shared_subscriptions",
         "            group_of(queue)->count--;\n            return false;\n",
