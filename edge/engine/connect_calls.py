@@ -57,8 +57,8 @@ class ConnectEngine(Protocol):
         """
 
     def drop_unconfirmed(self, connection: int, /) -> bool:
-        """Drop the output of a client that has not got its CONNACK, because that waits for the journal's log.
-        False: it has got it, or the connection has ended.
+        """Drop the output of a client whose CONNACK still waits for the journal's log.
+        False: the client has its CONNACK, or the connection has ended.
         """
 
     def accept_new(

@@ -29,8 +29,8 @@ void mq_output_barrier(mq_engine *engine, mq_connection *connection); /* for its
 /* bytes of its output that may be sent now */
 uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection);
 void mq_output_sent(mq_connection *connection, uint32_t bytes);
-/* Drop the output of a client that has not got its CONNACK, because that waits for the barrier.  False: it
- * has got it. */
+/* Drop the output of a client whose CONNACK still waits for the barrier.  False: the client has its
+ * CONNACK. */
 bool mq_drop_unconfirmed(mq_connection *connection);
 /* Make the log wait: the next record of `ring` depends on the entries in the journal by now. */
 void mq_block_log(mq_engine *engine, mq_ring *ring);
