@@ -154,16 +154,14 @@ def _run(verb: str, words: list[str]) -> int:
 
 def _print_error(verb: str, error: Exception, hint: str, *, as_json: bool) -> None:
     """Print an error for people, or with --json for programs, with the code that `brim explain` takes."""
-    from edge.cli.error_catalog import code_of
+    from edge.cli.error_catalog import code_of, error_lines
 
-    code = code_of(error)
+    text = "\n".join(error_lines(verb, error, str(error), hint))
     if as_json:
         import json
 
-        print(json.dumps({"verb": verb, "error": str(error), "hint": hint, "code": code}), file=sys.stderr)
-        return
-    lines = [f"brim {verb}: {error}", hint and f"  {hint}", code and f"  see: brim explain {code}"]
-    print("\n".join(filter(None, lines)), file=sys.stderr)
+        text = json.dumps({"verb": verb, "error": str(error), "hint": hint, "code": code_of(error)})
+    print(text, file=sys.stderr)
 
 
 def _is_output_full(error: Exception) -> TypeGuard[OSError]:

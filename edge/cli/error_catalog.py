@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ringbuf.errors import BrimError
 
-__all__ = ["GAP", "PACKAGES", "ErrorClass", "catalog", "code_of", "error_classes"]
+__all__ = ["GAP", "PACKAGES", "ErrorClass", "catalog", "code_of", "error_classes", "error_lines"]
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
@@ -42,6 +42,13 @@ def code_of(error: Exception) -> str:
     kind = type(error)
     is_root = BrimError in kind.__bases__ or not issubclass(kind, BrimError)
     return "" if is_root or not kind.__module__.endswith(".errors") else kind.__name__
+
+
+def error_lines(verb: str, error: Exception, message: str, hint: str) -> list[str]:
+    """The lines that a verb prints for an error: message, remedy, and the code that `brim explain` takes."""
+    code = code_of(error)
+    lines = (f"brim {verb}: {message}", hint and f"  {hint}", code and f"  see: brim explain {code}")
+    return list(filter(None, lines))
 
 
 def catalog(name: str = "") -> dict[str, ErrorClass]:

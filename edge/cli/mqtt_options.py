@@ -256,9 +256,7 @@ def _exit_of(error: EdgeError) -> Exit:
 
 
 def _report(verb: str, error: Exception, message: str, hint: str, status: Exit) -> Exit:
-    from edge.cli.error_catalog import code_of
+    from edge.cli.error_catalog import error_lines
 
-    code = code_of(error)
-    lines = [f"brim {verb}: {message}", hint and f"  {hint}", code and f"  see: brim explain {code}"]
-    print("\n".join(map(escaped, filter(None, lines))), file=sys.stderr)
+    print("\n".join(map(escaped, error_lines(verb, error, message, hint))), file=sys.stderr)
     return status
