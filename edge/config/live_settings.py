@@ -12,7 +12,7 @@ Changes never contain a secret: a setting whose secret differs has HIDDEN as bot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -40,6 +40,7 @@ Change: TypeAlias = tuple[str, Any, Any]  # name, value in effect, wanted value
 START_LIMITS: Final = frozenset(
     {"receive_max", "topic_alias_max", "qos_max", "in_flight_max_bytes", "spill_max_bytes"}
 )
+_LIVE_SECTIONS: Final = ("bridge", "log_level", "quota")
 _LIVE_LIMITS = tuple(name for name in Limits.__struct_fields__ if name not in START_LIMITS)
 
 
@@ -52,11 +53,9 @@ def after_reload(running: Config, wanted: Config, *, adds_streams: bool = False)
     changed = replace(
         running,
         limits=limits,
-        quota=wanted.quota,
         tenant=_live_tenants(running, wanted),
-        bridge=wanted.bridge,
-        log_level=wanted.log_level,
         stream=wanted.stream if adds_streams else running.stream,
+        **{name: getattr(wanted, name) for name in _LIVE_SECTIONS},
     )
     return loader.checked(changed, "reload without the settings that need a restart")
 
@@ -64,8 +63,7 @@ def after_reload(running: Config, wanted: Config, *, adds_streams: bool = False)
 def is_live(name: str) -> bool:
     """True if after_reload() takes a changed setting of this name."""
     section, _, key = name.partition(".")
-    live = section in {"quota", "tenant", "bridge", "log_level"}
-    return live or (section == "limits" and key not in START_LIMITS)
+    return section in {*_LIVE_SECTIONS, "tenant"} or (section == "limits" and key in _LIVE_LIMITS)
 
 
 def _live_tenants(running: Config, wanted: Config) -> tuple[Tenant, ...]:
@@ -92,15 +90,19 @@ def public_changes(running: dict[str, Any], wanted: Config) -> Iterator[Change]:
 
 
 def _changes(running: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Change]:
-    """A [[section]] that only one of both has is one change: of all its settings that are not the default."""
-    before, after = dict(repeated_sections(running)), dict(repeated_sections(wanted))
-    whole = before.keys() ^ after.keys()
-    parts = tuple(f"{name}." for name in whole)
-    now = flat_settings(running) | {name: own_values(name, before[name]) for name in whole & before.keys()}
-    then = flat_settings(wanted) | {name: own_values(name, after[name]) for name in whole & after.keys()}
-    for name in sorted({*now, *then}):
-        is_part = name.startswith(parts) or any(part.startswith(f"{name}.") for part in parts)
-        if name == "runtime_dir" or (is_part and name not in whole):
-            continue
+    whole = dict(repeated_sections(running)).keys() ^ dict(repeated_sections(wanted)).keys()
+    now, then = _with_whole(running, whole), _with_whole(wanted, whole)
+    for name in sorted({*now, *then} - {"runtime_dir"}):
         if now.get(name, _MISSING) != then.get(name, _MISSING):
             yield name, now.get(name, _MISSING), then.get(name, _MISSING)
+
+
+def _with_whole(settings: dict[str, Any], names: Set[str]) -> dict[str, Any]:
+    """flat_settings(), in which each [[section]] of these names is one setting: of its values that are not
+    the default.
+    """
+    parts, lists = tuple(f"{name}." for name in names), {name.partition(".")[0] for name in names}
+    flat = flat_settings(settings)  # an empty list is a setting, too
+    rest = {key: value for key, value in flat.items() if key not in lists and not key.startswith(parts)}
+    sections = repeated_sections(settings)
+    return rest | {name: own_values(name, section) for name, section in sections if name in names}

@@ -47,9 +47,7 @@ def flat_settings(settings: dict[str, Any]) -> dict[str, Any]:
 def repeated_sections(settings: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each [[section]], under the name that flat_settings() gives it: `stream.press`, `listener.0`."""
     for key, value in settings.items():
-        if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
-            for number, item in enumerate(value):
-                yield f"{key}.{item.get('name', number)}", item
+        yield from _sections(value, key)
 
 
 def default_settings(settings: dict[str, Any], without: Config) -> dict[str, Any]:
@@ -95,8 +93,15 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from _flat(item, f"{name}.{key}" if name else key)
-    elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):
-        for number, item in enumerate(value):
-            yield from _flat(item, f"{name}.{item.get('name', number)}")
+    elif sections := list(_sections(value, name)):
+        for section, item in sections:
+            yield from _flat(item, section)
     else:
         yield name, value
+
+
+def _sections(value: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each dictionary of a list, by its name or its place; nothing if the value is not such a list."""
+    if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
+        for number, item in enumerate(value):
+            yield f"{name}.{item.get('name', number)}", item
