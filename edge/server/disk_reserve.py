@@ -35,16 +35,18 @@ def use_reserve(state_dir: Path) -> None:
         path.unlink()
     except OSError:
         return  # the first file that cannot be written is reported
-    log.warning("disk full, its reserve is used %s", pairs(file=path, free_bytes=free_bytes))
+    log.warning("disk reserve removed: the disk is full; free space %s", pairs(file=path, free_bytes=free_bytes))
 
 
 def keep_reserve(state_dir: Path) -> None:
-    """Create the reserve if it is missing, and the disk has room."""
+    """Create the reserve if it is missing or was not completed, and the disk has room."""
     path = state_dir / FILE_NAME
     try:
-        if path.exists() or _free_bytes(state_dir) < ROOM * RESERVE_BYTES:
+        if _free_bytes(state_dir) < ROOM * RESERVE_BYTES:
             return
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, FILE_MODE)
+        # O_NONBLOCK: a FIFO is an error
+        flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags, FILE_MODE)
         try:
             os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
         finally:

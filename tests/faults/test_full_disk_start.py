@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -48,7 +50,7 @@ def test_a_broker_starts_after_a_reboot_with_a_full_disk(runtime_directory: Path
         runtime_directory.mkdir()
         filler = fill(disk)
         with broker:
-            broker.log_until("disk full, its reserve is used")
+            broker.log_until("disk reserve removed: the disk is full")
             assert not reserve.exists()
             assert code_of(broker, "t/1") == ReasonCode.QUOTA_EXCEEDED
             assert not code_of(broker, "memory/1").failed
@@ -76,3 +78,22 @@ def test_a_reserve_that_cannot_be_created_is_reported(
 ) -> None:
     disk_reserve.keep_reserve(tmp_path / "missing")
     assert "disk reserve not created" in caplog.text
+    caplog.clear()
+    os.mkfifo(tmp_path / FILE_NAME)
+    disk_reserve.keep_reserve(tmp_path)
+    assert "disk reserve not created" in caplog.text
+
+
+def test_a_reserve_that_was_not_completed_is_completed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def over_quota(*_: int) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with monkeypatch.context() as quota:
+        quota.setattr(os, "posix_fallocate", over_quota)
+        disk_reserve.keep_reserve(tmp_path)
+    for _ in range(2):
+        disk_reserve.keep_reserve(tmp_path)
+        status = (tmp_path / FILE_NAME).stat()
+        assert (status.st_size, status.st_blocks * 512 >= RESERVE_BYTES) == (RESERVE_BYTES, True)
