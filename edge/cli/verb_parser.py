@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from edge.cli.exit_status import Exit
 
@@ -15,6 +15,15 @@ UNKNOWN = "unrecognized arguments: "  # of argparse
 
 class VerbParser(argparse.ArgumentParser):
     """Parser with errors of two lines, as those of the verbs."""
+
+    def parse_known_args(self, *words: Any, **options: Any) -> Any:
+        """Parse the arguments of a verb, or of a verb in a verb. An argument that it does not know is an error:
+        argparse would leave it to the outer verb, which has other options.
+        """
+        arguments, unknown = super().parse_known_args(*words, **options)
+        if unknown:
+            self.error(UNKNOWN + " ".join(unknown))
+        return arguments, unknown
 
     def error(self, message: str) -> NoReturn:
         """Print the error and end the process."""

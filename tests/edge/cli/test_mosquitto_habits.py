@@ -174,12 +174,15 @@ def test_a_wrong_option_names_the_help_and_ends_with_2(line: str, capsys: pytest
     assert remedy == f"  `brim {line[:3]} --help` shows the arguments"
 
 
-def test_an_option_with_a_typo_names_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["status", "--jsn"])
-    assert capsys.readouterr().err.startswith(
-        "brim status: unrecognized arguments: --jsn; did you mean --json?\n"
-    )
+@pytest.mark.parametrize("verb", ["status", "bridge status"])
+def test_an_option_with_a_typo_names_the_right_one(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*verb.split(), "--jsn"])
+    assert ended.value.code == Exit.USAGE
+    assert capsys.readouterr().err.splitlines() == [
+        f"brim {verb}: unrecognized arguments: --jsn; did you mean --json?",
+        f"  `brim {verb} --help` shows the arguments",
+    ]
 
 
 def test_help_of_pub_is_help_and_not_the_host(capsys: pytest.CaptureFixture[str]) -> None:
