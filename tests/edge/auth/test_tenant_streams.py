@@ -51,6 +51,8 @@ AB, OTHERS = "tenants a, b", " and clients without a tenant"
         ([own("a", isolated=True), own("b", isolated=True)], None),
         ([own("a"), own("b", isolated=True)], None),
         ([own("a"), own("b")], ("log", AB, ISOLATE + "a, b")),
+        ([OF_TENANTS, stream("ax", "$tenant/a/x"), stream("default", "#")], (
+            "stream default (log)", AB, WITH_LOG)),
         ([own("a"), stream("x", "x/#")], ("log", "tenant a" + OTHERS, ISOLATE + "a")),
         ([own("a", isolated=True), stream("both", "$tenant/+/x", "$tenant/c/#", isolated=True)], None),
         ([stream("both", "$tenant/+/x"), own("a"), own("b")], ("stream both (log)", AB, WITH_LOG)),
@@ -69,11 +71,30 @@ def test_stores_with_records_of_several_tenants_are_found(
     assert list(shared_stores(config_of(tmp_path, *without))) == []
 
 
+def test_the_log_has_an_entry_of_its_own_only_if_no_shared_stream_is_in_it(tmp_path: Path) -> None:
+    both = stream("both", "$tenant/+/x", durability="process")
+    found = ("stream both (bridge lake)", AB, A_FILTER)
+    apart = config_of(tmp_path, TENANTS, both, own("a"), own("b"), bridge("both"))
+    assert list(shared_stores(apart)) == [found, ("log", AB, ISOLATE + "a, b")]
+    shared = config_of(tmp_path, TENANTS, stream("y", "$tenant/+/y"), both, own("a"), own("b"), bridge("both"))
+    assert list(shared_stores(shared)) == [("stream y (log)", AB, WITH_LOG), found]
+
+
+def test_five_of_many_tenants_are_named(tmp_path: Path) -> None:
+    tenants = "".join(f'[[tenant]]\nname = "{name}"\n' for name in "abcdef")
+    (shared,) = shared_stores(config_of(tmp_path, tenants, stream("all", "$tenant/#")))
+    assert shared.owners == "tenants a, b, c, d, e and 1 more"
+
+
 def test_stored_bytes_are_known_for_tenants_that_share_no_stream(tmp_path: Path) -> None:
     third = TENANTS + '[[tenant]]\nname = "c"\n'
     apart = own("a"), stream("a2", "$tenant/a/x"), stream("both", "$tenant/+/y"), own("b"), own("c")
     assert streams_of_tenants(config_of(tmp_path, third, *apart)) == {"a": ["a"]}
     assert streams_of_tenants(config_of(tmp_path, third, *apart[3:])) == {"b": ["b"], "c": ["c"]}
+    memory = stream("memory", "$tenant/+/z", durability="process")
+    assert streams_of_tenants(config_of(tmp_path, third, memory, own("a"), stream("x", "x/#"))) == {"a": ["a"]}
+    every = stream("every", "$tenant/#", durability="process")
+    assert streams_of_tenants(config_of(tmp_path, third, every, own("a"))) == {}
 
 
 def test_check_and_doctor_name_a_shared_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.project import ROOT
 
 # Modules that libraries import in case they are needed. typing_extensions is in the environment of the tests.
@@ -26,12 +28,19 @@ import asyncio, ssl
 assert "inspect" not in sys.modules
 assert asyncio.sslproto.ssl is ssl
 
+class NoDescriptors:
+    def find_spec(self, name, *_):
+        if name == "inspect":
+            raise OSError(24, "Too many open files")
+
 def failing():
     raise ValueError("an error of the test")
 
 async def main():
-    if sys.argv[1:]:
-        sys.meta_path.clear()  # as on a disk that has failed
+    if "disk" in sys.argv:
+        sys.meta_path.clear()
+    if "descriptors" in sys.argv:
+        sys.meta_path.insert(0, NoDescriptors())
     asyncio.get_running_loop().call_soon(failing)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -62,6 +71,22 @@ def test_a_broker_does_not_import_what_its_libraries_need_in_rare_cases(
     assert loaded.intersection(UNUSED) == set()
 
 
+def test_a_module_that_is_imported_or_used_meanwhile_is_the_real_one() -> None:
+    run = python("""
+import sys, ssl
+from edge.cli.light_imports import _AtFirstUse, _replaced
+with _replaced({"ssl": None, "dis": _AtFirstUse("dis"), "inspect": _AtFirstUse("inspect")}):
+    assert sys.modules["ssl"] is ssl
+    import dis, inspect
+    assert inspect.isfunction(len) is False
+assert sys.modules["ssl"] is ssl
+assert type(sys.modules["inspect"]) is type(sys)
+assert "dis" not in sys.modules or type(sys.modules["dis"]) is type(sys)
+print("passed")
+""")
+    assert run.stdout == "passed\n", run.stderr
+
+
 def test_asyncio_names_a_failed_callback_by_a_module_that_it_imports_then() -> None:
     run = python(FAILED_CALLBACK)
     assert run.stdout == "the loop runs\n", run.stderr
@@ -70,7 +95,8 @@ def test_asyncio_names_a_failed_callback_by_a_module_that_it_imports_then() -> N
     assert run.returncode == 0
 
 
-def test_a_failed_callback_does_not_end_the_event_loop_if_that_module_cannot_be_imported() -> None:
-    run = python(FAILED_CALLBACK, "without imports")
+@pytest.mark.parametrize("lack", ["disk", "descriptors"])
+def test_a_failed_callback_does_not_end_the_event_loop_if_that_module_cannot_be_imported(lack: str) -> None:
+    run = python(FAILED_CALLBACK, lack)
     assert run.stdout == "the loop runs\n", run.stderr
     assert "an error of the test" in run.stderr
