@@ -35,7 +35,9 @@ def use_reserve(state_dir: Path) -> None:
         path.unlink()
     except OSError:
         return  # the first file that cannot be written is reported
-    log.warning("disk reserve removed: the disk is full; free space %s", pairs(file=path, free_bytes=free_bytes))
+    log.warning(
+        "disk reserve removed: the disk is full; free space %s", pairs(file=path, free_bytes=free_bytes)
+    )
 
 
 def keep_reserve(state_dir: Path) -> None:

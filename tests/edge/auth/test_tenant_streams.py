@@ -76,7 +76,9 @@ def test_the_log_has_an_entry_of_its_own_only_if_no_shared_stream_is_in_it(tmp_p
     found = ("stream both (bridge lake)", AB, A_FILTER)
     apart = config_of(tmp_path, TENANTS, both, own("a"), own("b"), bridge("both"))
     assert list(shared_stores(apart)) == [found, ("log", AB, ISOLATE + "a, b")]
-    shared = config_of(tmp_path, TENANTS, stream("y", "$tenant/+/y"), both, own("a"), own("b"), bridge("both"))
+    shared = config_of(
+        tmp_path, TENANTS, stream("y", "$tenant/+/y"), both, own("a"), own("b"), bridge("both")
+    )
     assert list(shared_stores(shared)) == [("stream y (log)", AB, WITH_LOG), found]
 
 
@@ -92,7 +94,9 @@ def test_stored_bytes_are_known_for_tenants_that_share_no_stream(tmp_path: Path)
     assert streams_of_tenants(config_of(tmp_path, third, *apart)) == {"a": ["a"]}
     assert streams_of_tenants(config_of(tmp_path, third, *apart[3:])) == {"b": ["b"], "c": ["c"]}
     memory = stream("memory", "$tenant/+/z", durability="process")
-    assert streams_of_tenants(config_of(tmp_path, third, memory, own("a"), stream("x", "x/#"))) == {"a": ["a"]}
+    assert streams_of_tenants(config_of(tmp_path, third, memory, own("a"), stream("x", "x/#"))) == {
+        "a": ["a"]
+    }
     every = stream("every", "$tenant/#", durability="process")
     assert streams_of_tenants(config_of(tmp_path, third, every, own("a"))) == {}
 

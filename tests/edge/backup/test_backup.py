@@ -184,6 +184,13 @@ def test_a_fifo_in_a_backup_is_damage_and_does_not_wait_for_its_writer(scene: Sc
     assert (status, "not a regular file" in error) == (2, True)
 
 
+def test_the_disk_reserve_is_not_copied(scene: Scene) -> None:
+    scene.broker.stop()
+    assert (scene.directory / "state" / "reserve").exists()
+    assert scene.brim("backup", scene.backup)[0] == 0
+    assert list(scene.backup.rglob("reserve")) == []
+
+
 def test_the_lock_names_the_command_that_works_on_the_directory(scene: Scene) -> None:
     scene.publish(1)
     scene.broker.stop()

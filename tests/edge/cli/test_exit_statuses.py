@@ -58,6 +58,20 @@ def test_the_name_of_a_bridge_cannot_lead_to_another_directory(
     )
 
 
+@pytest.mark.parametrize(
+    ("running", "remedy"),
+    [(["lake", "sea"], "choose one of: lake, sea"), ([], "start one: `brim bridge run`")],
+)
+def test_a_command_to_an_unknown_bridge_names_those_that_run(
+    running: list[str], remedy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in running:
+        (tmp_path / f"bridge-{name}.sock").touch()
+    assert main(["bridge", "pause", "laek", "--runtime-dir", str(tmp_path)]) == Exit.CANNOT_CONNECT
+    error, hint = capsys.readouterr().err.splitlines()[:2]
+    assert (error, hint) == ("brim bridge: no bridge laek runs here", f"  {remedy}")
+
+
 @pytest.mark.parametrize("words", MQTT, ids=" ".join)
 def test_an_mqtt_verb_without_a_broker_ends_with_3(words: list[str]) -> None:
     assert main([*words, "--port", str(free_port())]) == Exit.CANNOT_CONNECT

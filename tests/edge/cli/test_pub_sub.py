@@ -240,8 +240,26 @@ async def test_a_refusal_has_a_status_of_its_own(
         (pub, ["a", "x", "--rate", 0], "--rate 0 is not above 0"),
         (pub, ["a", "x", "--window", 0], "window 0 is not in 1..65535"),
         (pub, ["a", "--file", "/no/such/file"], "--file /no/such/file: No such file"),
-        (pub, ["a", "x", "--password-file", "/no/such/file"], "--password-file /no/such/file"),
-        (pub, ["a", "x", "--cafile", "/no/such/file"], "--cafile /no/such/file"),
+        (
+            pub,
+            ["a", "x", "--password-file", "/no/such/file"],
+            "--password-file /no/such/file cannot be read: No such file or directory\n  name a file with the",
+        ),
+        (
+            pub,
+            ["a", "x", "--password-file", "/bin/sh"],
+            "--password-file /bin/sh cannot be read: it is not UTF-8\n  name a file with the",
+        ),
+        (
+            pub,
+            ["a", "x", "--cafile", "/no/such/file"],
+            "--cafile /no/such/file cannot be read: No such file or directory\n  name a PEM file",
+        ),
+        (
+            pub,
+            ["a", "x", "--cert", "/no/such/file"],
+            "--cert /no/such/file, --key /no/such/file cannot be read: No such file or directory\n  name PEM",
+        ),
         (pub, ["a", "x", "--keep-alive", 70_000], "keep_alive_s 70000 is not in 0..65535"),
         (sub, ["a/#/b"], "# must be the whole last level"),
         (sub, ["a", "-C", 0], "-C 0 is not at least 1"),
@@ -280,6 +298,26 @@ def test_the_usage_is_shown_for_the_rest(
         module.run(parsed(module, *arguments))  # type: ignore[attr-defined]
     assert refused.value.code == Exit.USAGE
     assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_terminal", [True, False])
+def test_a_password_is_entered_only_at_a_terminal(has_terminal: bool) -> None:
+    ours, theirs = pty.openpty()
+    line = command("pub", "a", "x", "--username", "u", "--password", "-", "--port", free_port())
+    stdin = theirs if has_terminal else subprocess.DEVNULL
+    with subprocess.Popen(
+        line, cwd=ROOT, stdin=stdin, stdout=theirs, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        begin = process.stderr.read(len("password of u: "))
+        os.write(ours, b"secret\n")  # input before the prompt is discarded
+        shown = begin + process.stderr.read()
+    os.close(ours)
+    os.close(theirs)
+    assert (begin == b"password of u: ") == has_terminal
+    error = b"there is no terminal to enter the password\n  use --password-file\n"
+    assert (error in shown) != has_terminal
+    assert process.returncode == (Exit.CANNOT_CONNECT if has_terminal else Exit.USAGE)
 
 
 async def test_the_options_reach_the_broker(tmp_path: Path) -> None:

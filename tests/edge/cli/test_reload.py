@@ -127,6 +127,11 @@ def test_a_section_that_only_one_configuration_has_is_one_change() -> None:
     assert list(setting_changes(after, raised)) == [("tenant.acme.quota.sessions_max", 5, 6)]
 
 
+def test_the_runtime_directory_is_no_change(tmp_path: Path) -> None:
+    before, after = loader.parse(""), loader.parse(f'runtime_dir = "{tmp_path}"\nedge_id = "other"\n')
+    assert [name for name, _, _ in setting_changes(before, after)] == ["edge_id"]
+
+
 def test_default_settings_of_a_section_are_defaults() -> None:
     text = '[[listener]]\nport = 1884\n[[bridge]]\nname = "k"\nto = "file:///a"\noptions = { a = 1 }\n'
     settings = public_settings(loader.parse(text))
@@ -137,7 +142,12 @@ def test_default_settings_of_a_section_are_defaults() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "command"),
-    [("limits.topics_max", "6000", "`brim reload`"), ("limits.qos_max", "1", "a restart")],
+    [
+        ("limits.topics_max", "6000", "`brim reload`"),
+        ("log_level", "debug", "`brim reload`"),
+        ("limits.qos_max", "1", "a restart"),
+        ("edge_id", "other", "a restart"),
+    ],
 )
 def test_a_changed_file_names_the_command_that_applies_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: str, command: str

@@ -437,6 +437,14 @@ def test_archiving_without_pyarrow_is_a_mistake_of_the_configuration(site, monke
     assert "pip install 'brim[archive]'" in error
 
 
+def test_check_shows_each_listener_as_a_client_writes_it(site, capsys):
+    file = site.state_dir / "brim.toml"
+    file.write_text('[[listener]]\nhost = "::1"\n[[listener]]\nport = 9001\ntransport = "websocket"\n')
+    assert main(["check", str(file)]) == 0
+    shown = [line.split()[1:] for line in capsys.readouterr().out.splitlines() if "listener " in line]
+    assert shown == [["[::1]:1883"], ["ws://127.0.0.1:9001"]]
+
+
 def test_a_bridge_to_nowhere_is_a_mistake_of_the_configuration(site):
     file = site.state_dir / "brim.toml"
     file.write_text('[[bridge]]\nname = "lake"\nto = "gopher://x"\n')
