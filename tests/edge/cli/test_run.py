@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ from brim import producer
 from brim import subscribe as subscribe_shm
 from edge.cli import main
 from edge.cli.exit_status import Exit
-from edge.cli.run_loop import _watch
+from edge.cli.run_loop import _ready, _watch
 from edge.client import Client, connect
+from edge.config.loader import parse
 from edge.config.schema import Config, Listener
 from edge.server.sd_notify import notify, watchdog_interval_s
 from edge.server.server import BrokerServer
@@ -435,6 +437,27 @@ def test_archiving_without_pyarrow_is_a_mistake_of_the_configuration(site, monke
     assert main(["check", str(file)]) == 2
     assert "log.archive: archives need pyarrow" in (error := capsys.readouterr().err)
     assert "pip install 'brim[archive]'" in error
+
+
+@pytest.mark.parametrize(
+    ("runtime_dir", "instance", "options"),
+    [
+        (None, None, ""),
+        (None, "b", " --instance b"),
+        ("/run/a b", None, " --runtime-dir '/run/a b'"),
+        ("/run/a", "b", " --runtime-dir /run/a"),
+    ],
+)
+def test_the_commands_of_a_start_name_its_runtime_directory_only_if_it_is_another(
+    runtime_dir, instance, options
+):
+    settings = parse(f'runtime_dir = "{runtime_dir}"' if runtime_dir else "")
+    listener = SimpleNamespace(addresses=[])
+    broker = SimpleNamespace(
+        config=settings, listener=listener, version="1", zmq_endpoint=None, metrics_url=""
+    )
+    text = _ready(broker, SimpleNamespace(instance=instance), 0.1)
+    assert text.splitlines()[-1] == f"  brim status{options}"
 
 
 def test_check_shows_each_listener_as_a_client_writes_it(site, capsys):

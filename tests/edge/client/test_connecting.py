@@ -16,6 +16,7 @@ from edge.client import (
     PublishRefused,
     SubscribeRefused,
 )
+from edge.client.connection import _explained
 from edge.client.options import Address, OptionFields, Reconnect, parse_url
 from edge.mqtt import ConnAck, Connect, Properties, Publish, ReasonCode, SubAck, Subscribe, Version, Will
 from tests.support.ports import free_port
@@ -277,6 +278,17 @@ def test_a_refused_message_has_a_remedy(topic: str, code: ReasonCode, hint: str)
     refused = PublishRefused(topic, code)
     assert hint in refused.hint
     assert bool(refused.hint) == bool(hint)
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"), [(62, "subjectAltName"), (64, "subjectAltName"), (10, "trust its authority")]
+)
+def test_a_certificate_that_does_not_verify_has_a_remedy_by_its_cause(code: int, hint: str) -> None:
+    error = ssl.SSLCertVerificationError()
+    error.verify_code, error.verify_message = code, "the reason."
+    explained = _explained(error, Address("h", 8883), 1.0, secure=True)
+    assert str(explained).splitlines()[0].endswith("its certificate does not verify: the reason")
+    assert hint in explained.hint
 
 
 def test_a_refusal_before_mqtt_5_has_no_reason() -> None:

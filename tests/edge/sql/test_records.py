@@ -198,13 +198,17 @@ def test_the_journal_of_sessions_is_read_only_by_its_name(tmp_path, runtime_dire
     with pytest.raises(EdgeError, match="does not exist") as refused:
         brim.sql("SELECT topic FROM records", streams="b", **where)
     assert refused.value.hint == "rings and log have a"
+    with pytest.raises(EdgeError, match="does not exist") as refused:
+        brim.sql("SELECT 1", rings="a-0", log=tmp_path / "none", runtime_dir=tmp_path / "none")
+    assert refused.value.hint == "rings and log have no records"
 
 
-def test_a_library_that_is_missing_is_named_before_rows_are_read(place, monkeypatch):
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_library_that_is_missing_is_named_before_rows_are_read(library, place, monkeypatch):
     rows = brim.records("a/1", **place).sql("SELECT count(*) FROM records")
-    monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(EdgeError, match="polars is not installed"):
-        rows.polars()
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(EdgeError, match=f"{library} is not installed"):
+        getattr(rows, library)()
     assert list(rows) == [(10,)]
 
 

@@ -15,6 +15,7 @@ from edge.auth.backend import AuthBackend
 from edge.auth.errors import PluginError
 from edge.auth.password_file import change_user
 from edge.auth.password_hash import make_hash
+from edge.cli import main
 from edge.mqtt import ConnAck, Connect, Publish, ReasonCode, SubAck, Subscribe, Subscription
 from tests.support.amqtt_plugins import access, client, login, plugins, said
 from tests.support.mqtt_bench import Bench
@@ -179,6 +180,15 @@ def test_a_plugin_that_cannot_be_used_is_named_and_leaves_nothing_running(path, 
         PluginAdapter([(path, options)])
     assert path in str(caught.value)
     assert complaint in str(caught.value)
+
+
+def test_check_names_a_plugin_that_cannot_be_used(tmp_path, capsys):
+    config = tmp_path / "brim.toml"
+    config.write_text('[[auth.plugin]]\npath = "no.such.Plugin"\n')
+    assert main(["check", str(config)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{config}: ")
+    assert "no.such.Plugin cannot be imported" in line
 
 
 def test_one_yes_and_no_no_lets_in(caplog):
