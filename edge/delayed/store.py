@@ -14,8 +14,8 @@ store begins empty. A file that cannot be opened or created now, such as on a fu
 Invariants: memory is bounded by CACHE_BYTES and one batch, however many messages there are. Identifiers are
 never used twice.
 
-A start reports transactions that SQLite has dropped from a damaged write-ahead log, and then checks the whole
-file.
+A start reports transactions that SQLite has dropped from the write-ahead log, which a power cut or damage has
+left with wrong frames, and then checks the whole file.
 """
 
 from __future__ import annotations
@@ -154,13 +154,13 @@ class DelayedStore:
         self.is_open = True
 
     def _dropped_transactions(self) -> int:
-        """Report transactions that a damaged write-ahead log has lost. Before the first write."""
+        """Report transactions that are lost behind a wrong frame of the log. Before the first write."""
         dropped = 0
         with suppress(FileNotFoundError):
             dropped = dropped_transactions(self.path)
         if dropped:
             facts = pairs(file=f"{self.path}-wal", transactions=dropped)
-            log.error("delayed messages lost or repeated, write-ahead log damaged %s", facts)
+            log.warning("delayed messages lost or repeated after a power cut or damage to the file %s", facts)
         return dropped
 
     def _check_all(self) -> None:

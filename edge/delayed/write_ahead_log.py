@@ -1,8 +1,9 @@
-"""Write-ahead log of the store: transactions that SQLite dropped because the log is damaged.
+"""Write-ahead log of the store: transactions that SQLite dropped because frames of the log are wrong.
 
 SQLite ends the log at the first frame with a wrong checksum, without a message. Commits behind that frame
-show that the log was damaged: a kill interrupts only the last transaction. Not noticed are a log that was
-cut off, and damage in the last frame only, which looks like the work of a kill.
+show that it was damaged, or that a power cut lost it: unsynced frames reach the disk in any order. A kill
+interrupts only the last transaction. Not noticed are a log that was cut off, and damage in the last frame
+only, which looks like the work of a kill.
 
 Only reads. The format is SQLite's (https://www.sqlite.org/walformat.html):
 
@@ -49,11 +50,9 @@ class _Log:
         is_big = int.from_bytes(self._header[:4], "big") == MAGIC_BIG_ENDIAN
         self._order: Literal["<", ">"] = ">" if is_big else "<"
         self._heads: list[bytes] = []  # headers of the complete frames
-        while True:
-            head = log.read(FRAME_HEADER_BYTES)
-            if len(log.read(page_bytes)) < page_bytes:
-                break
-            self._heads.append(head)
+        frame_bytes = FRAME_HEADER_BYTES + page_bytes
+        while len(frame := log.read(frame_bytes)) == frame_bytes:
+            self._heads.append(frame[:FRAME_HEADER_BYTES])
 
     def dropped(self, valid: int) -> int:
         """Number of commits behind the first `valid` frames; 0 if a kill may have interrupted the only one of

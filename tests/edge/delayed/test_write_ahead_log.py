@@ -1,4 +1,4 @@
-"""A damaged write-ahead log of the store: SQLite drops what follows, and the broker reports it."""
+"""A write-ahead log of the store with wrong frames: SQLite drops what follows, and the broker reports it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.mqtt_socket import SocketClient
 COMMITS = 20
 PLACE, CLOCK = (1, 0), (0, 1)
 FRAME_BYTES = 24 + 4096
-REPORT = "write-ahead log damaged"
+REPORT = "delayed messages lost or repeated"
 
 
 def add(store: DelayedStore, *numbers: int) -> None:
@@ -104,6 +104,29 @@ def test_a_damaged_header_costs_all_transactions_and_is_reported(
     with closing(opened(killed)) as store:
         assert store.messages == 0
     assert f"transactions={COMMITS}" in caplog.text
+
+
+def test_a_power_cut_that_lost_unsynced_frames_is_a_warning_and_not_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the durability "disk" commits are not synced, and their pages reach the disk in any order."""
+    with closing(opened(tmp_path / "live.sqlite")) as store:
+        add(store, *range(COMMITS))
+        store._db.execute("PRAGMA wal_checkpoint(RESTART)")
+        earlier = log_of(tmp_path / "live.sqlite").read_bytes()
+        add(store, *range(COMMITS, 2 * COMMITS))
+        path = copied(tmp_path)
+    first = 32 + FRAME_BYTES * (frames_of(path) // 2)
+    with log_of(path).open("r+b") as file:  # a page of the file before, as the disk has it
+        file.seek(first)
+        file.write(earlier[first : first + FRAME_BYTES])
+    with closing(opened(path)) as again:
+        assert COMMITS < again.messages < 2 * COMMITS
+        lost = 2 * COMMITS - again.messages
+    (record,) = [record for record in caplog.records if REPORT in record.getMessage()]
+    assert record.levelname == "WARNING"
+    assert "power cut" in record.getMessage()
+    assert f"transactions={lost}" in record.getMessage()
 
 
 def test_a_kill_at_any_byte_is_not_taken_for_damage(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
