@@ -157,7 +157,8 @@ class DelayedStore:
         """Report transactions that are lost behind a wrong frame of the log. Before the first write."""
         dropped = 0
         with suppress(FileNotFoundError):
-            dropped = dropped_transactions(self.path)
+            (page_bytes,) = self._db.execute("PRAGMA page_size").fetchone()
+            dropped = dropped_transactions(self.path, page_bytes)
         if dropped:
             facts = pairs(file=f"{self.path}-wal", transactions=dropped)
             log.warning("delayed messages lost or repeated after a power cut or damage to the file %s", facts)

@@ -7,7 +7,6 @@ only, which looks like the work of a kill.
 
 Only reads. The format is SQLite's (https://www.sqlite.org/walformat.html):
 
-    NAME       size of a page at byte 16
     NAME-wal   header of 32 bytes, then frames: header of 24 bytes, page. Frames have the salt of the header,
                except those of an earlier use of the file, behind them
     NAME-shm   at byte 16 the number of frames that SQLite found valid
@@ -28,17 +27,15 @@ MAGIC_BIG_ENDIAN = 0x377F0683  # checksums are of big-endian words
 Sum = tuple[int, int]
 
 
-def dropped_transactions(database: Path) -> int:
+def dropped_transactions(database: Path, page_bytes: int) -> int:
     """Number of committed transactions that SQLite dropped when it opened the database.
 
     It must have read it, and must not have written since. Raises OSError.
     """
     with open(f"{database}-shm", "rb") as index:
         valid = int.from_bytes(index.read(20)[16:], sys.byteorder)
-    with database.open("rb") as file:
-        page_bytes = int.from_bytes(file.read(18)[16:], "big")
     with open(f"{database}-wal", "rb") as log:
-        return _Log(log, 1 << 16 if page_bytes == 1 else page_bytes).dropped(valid)
+        return _Log(log, page_bytes).dropped(valid)
 
 
 class _Log:
@@ -64,7 +61,8 @@ class _Log:
         salt = self._header[16:24] if is_header_right else self._heads[0][8:16]
         written = [number for number, head in enumerate(self._heads) if head[8:16] == salt]
         commits = [number for number in written[valid:] if self._heads[number][4:8] != bytes(4)]
-        if is_header_right and commits == written[-1:] and self._are_right(valid, commits[0]):
+        is_last = len(commits) == 1 and commits == written[-1:]
+        if is_last and is_header_right and self._are_right(valid, commits[0]):
             return 0
         return len(commits)
 

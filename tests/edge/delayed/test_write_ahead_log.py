@@ -17,7 +17,8 @@ from tests.support.mqtt_socket import SocketClient
 
 COMMITS = 20
 PLACE, CLOCK = (1, 0), (0, 1)
-FRAME_BYTES = 24 + 4096
+PAGE_BYTES = 4096
+FRAME_BYTES = 24 + PAGE_BYTES
 REPORT = "delayed messages lost or repeated"
 
 
@@ -96,6 +97,16 @@ def test_commits_behind_a_damaged_frame_are_counted(
     assert caplog.text.count(REPORT) == 1
 
 
+def test_damage_to_an_earlier_frame_of_the_last_transaction_is_reported(
+    killed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A kill interrupts the write of the last frame: those before it are right."""
+    flip(killed, log_of(killed).stat().st_size - 2 * FRAME_BYTES + 2000)
+    with closing(opened(killed)) as store:
+        assert store.messages == COMMITS - 1
+    assert "transactions=1" in caplog.text
+
+
 @pytest.mark.parametrize("position", [0, 9, 17, 25])
 def test_a_damaged_header_costs_all_transactions_and_is_reported(
     killed: Path, caplog: pytest.LogCaptureFixture, position: int
@@ -104,6 +115,19 @@ def test_a_damaged_header_costs_all_transactions_and_is_reported(
     with closing(opened(killed)) as store:
         assert store.messages == 0
     assert f"transactions={COMMITS}" in caplog.text
+
+
+def test_a_damaged_header_before_a_single_transaction_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(opened(tmp_path / "live.sqlite")) as store:
+        store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        add(store, 0)
+        path = copied(tmp_path)
+    flip(path, 9)
+    with closing(opened(path)) as again:
+        assert again.messages == 0
+    assert "transactions=1" in caplog.text
 
 
 def test_a_power_cut_that_lost_unsynced_frames_is_a_warning_and_not_an_error(
@@ -155,7 +179,23 @@ def test_frames_of_an_earlier_use_of_the_log_are_not_damage(
     assert frames_of(path) > COMMITS
     with closing(opened(path)) as again:
         assert again.messages == COMMITS + 1
-        assert dropped_transactions(path) == 0
+        assert dropped_transactions(path, PAGE_BYTES) == 0
+    assert REPORT not in caplog.text
+
+
+def test_a_kill_before_the_first_frame_of_the_next_use_of_the_log_is_not_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(opened(tmp_path / "live.sqlite")) as store:
+        add(store, *range(COMMITS))
+        store._db.execute("PRAGMA wal_checkpoint(RESTART)")
+        frames = log_of(tmp_path / "live.sqlite").read_bytes()[32:]
+        path = copied(tmp_path)
+        add(store, 99)
+        header = log_of(tmp_path / "live.sqlite").read_bytes()[:32]
+    log_of(path).write_bytes(header + frames)
+    with closing(opened(path)) as again:
+        assert again.messages == COMMITS
     assert REPORT not in caplog.text
 
 
