@@ -293,6 +293,25 @@ def test_a_clock_that_is_set_while_the_broker_runs_changes_no_time(lives: Lives,
     assert [is_known(bench, client_id) for client_id in ("c", "after")] == [False, False]
 
 
+def test_a_step_of_the_clock_is_followed_while_no_client_comes_or_goes(lives: Lives) -> None:
+    lives.step_ns = -DAY_NS
+    bench = lives.start()
+    connect(bench)[0].drop()
+    bench.step_ns = 0
+    bench.settle(2_000)
+    assert is_known(lives.restart())
+
+
+def test_a_client_that_leaves_at_a_step_of_the_clock_counts_from_the_time_after_it(lives: Lives) -> None:
+    lives.step_ns = -DAY_NS
+    bench = lives.start()
+    client = connect(bench)[0]
+    bench.step_ns = 0
+    client.drop()
+    bench.settle(2_000)
+    assert not is_known(lives.restart(away_ms=3_601_000))
+
+
 def test_a_clock_that_was_not_set_before_a_restart_ends_nothing(lives: Lives) -> None:
     lives.step_ns = -BEGIN_NS
     before_the_clock_is_set(lives.start())

@@ -258,6 +258,18 @@ def test_a_log_that_breaks_before_the_sync_of_a_session_refuses_its_client(
     assert not answer.reason_code.failed
 
 
+def test_a_refusal_by_a_broken_log_is_as_short_as_its_client_requires(lives: Lives, bench: Bench) -> None:
+    wire = bench.wire(Version.V5)
+    properties = Properties(session_expiry_interval_s=3600, maximum_packet_size_bytes=20)
+    wire.send(Connect("c", version=Version.V5, properties=properties))
+    bench.broker.journal_failed(BROKEN)
+    bench.settle()
+    (answer,) = wire.received()
+    assert isinstance(answer, ConnAck)
+    assert answer.reason_code is ReasonCode.SERVER_UNAVAILABLE
+    assert answer.properties.reason_string is None
+
+
 def test_a_log_that_breaks_ends_no_connection_that_has_its_connack(lives: Lives, bench: Bench) -> None:
     client, other = kept(lives), bench.client("clean")
     client.send(Subscribe(1, (Subscription("a", 1),)))
