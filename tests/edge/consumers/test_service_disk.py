@@ -97,6 +97,31 @@ def test_a_disk_that_fails_is_asked_again_and_keeps_no_processor_busy(runtime_di
         assert {store.groups["g"].places["some-0"].floor for store in after_power_cuts(disk)} == {1}
 
 
+def test_a_disk_that_fails_is_tried_again_after_a_pause_and_not_in_each_turn(runtime_directory, disk):
+    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability=Durability.DISK) as desk:
+        ann = desk.member()
+        desk.publish("a")
+        attempts: list[str] = []
+
+        def refuse(operation: str, path: str) -> None:
+            attempts.append(operation)
+            raise OSError(errno.EIO, "the disk has an error")
+
+        batch = ann.got()
+        disk.hook = refuse
+        ann.ack(batch)
+        desk.coordinator.turn()
+        before = len(attempts)
+        assert before
+        for _ in range(5):
+            desk.coordinator.turn()
+        assert len(attempts) == before
+        desk.now_s += 1.0
+        desk.coordinator.turn()
+        assert len(attempts) > before
+        disk.hook = None
+
+
 def test_an_answer_of_the_log_is_not_lost_while_others_are_given_out(runtime_directory):
     """As when the endpoint's thread has its turn between two instructions of the thread that reads."""
     taken: list[object] = []
