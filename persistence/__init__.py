@@ -11,7 +11,7 @@
 
 Records are written as they are in the ring, without a new serialisation.  Formats: format.py.  A start
 decides by format.py ("Proof") and recovery.py which records to keep.  The package knows rings and files, but
-no topics or sockets.
+no topics or sockets.  processor_priority.py lets background work yield to other threads.
 
 Importing this package loads nothing: the first use of a name loads its module.
 """

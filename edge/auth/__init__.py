@@ -8,6 +8,9 @@
     scram.py             SCRAM-SHA-256, a proof of the password without sending it
     acl.py               the topics that a user may publish and receive, as trees
     acl_file.py          the text form of these rules
+    tenants.py           the tenant of each client, by listener, user or certificate
+    tenant_names.py      topics, filters and client identifiers with the prefix of a tenant
+    tenant_streams.py    the streams that tenants share, for warnings and for their stored bytes
     amqtt_compat/        amqtt's plug-ins behind the same protocols, and the client events for them
     backend.py           combines all of them by the configuration, and reloads files on demand
 

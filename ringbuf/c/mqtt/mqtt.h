@@ -44,6 +44,7 @@
  *   events.c                events for Python, and requests with retries
  *   watchdog.c              watchdog: checks that the polling thread runs and that clients are served
  *   engine.c                memory, table of rings, time
+ *   record_age.c            ages of records, also after a step of the wall clock
  *   keep_alive.c            end of silent connections
  *   event_loop.c            sockets; accept.c: new ones; linger.c: ended ones.  Only these files, transport/,
  *                           spill_file.c and watchdog.c make system calls
