@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define MQ_CLOCK_SPANS 8 /* the last steps of the wall clock */
+#define MQ_CLOCK_SPANS 8 /* the current one, and one for each of the last 7 steps of the wall clock */
 
 typedef struct mq_clock_span { /* time between two steps of the wall clock */
     uint64_t begin_ns, end_ns; /* wall; 0, 0: unused */
