@@ -106,6 +106,7 @@ def _ready(broker: BrokerServer, arguments: argparse.Namespace, seconds: float) 
     plain = [address for address in broker.listener.addresses if address.scheme == "tcp"]
     if plain and plain[0].port != 1883:
         where = f" --port {plain[0].port}"
+    login = " -u USER -P -" if broker.config.auth.password_file else ""
     memory = f" --instance {arguments.instance}" if arguments.instance else ""
     if broker.config.runtime_dir != default_runtime_dir():
         import shlex
@@ -119,7 +120,7 @@ def _ready(broker: BrokerServer, arguments: argparse.Namespace, seconds: float) 
         f"  console  {_console(broker.config.web)}\n"
         f"try\n"
         f"  brim sub 'plant/#' --shm{memory}\n"
-        f"  brim pub plant/1/temp 21.5{where}\n"
+        f"  brim pub plant/1/temp 21.5{login}{where}\n"
         f"  brim status{memory}"
     )
 
