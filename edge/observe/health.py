@@ -94,6 +94,9 @@ def _of_clients(status: Status) -> Iterator[Trouble]:
             "publishers are refused where a ring would overwrite what absent sessions wait for: "
             f"the spill file cannot grow: {os.strerror(error)}; free memory in runtime_dir",
         )
+    if reason := status["mqtt"].get("snapshot_failure"):
+        why = f"the session snapshot cannot be written, and a kill may end kept sessions: {reason}"
+        yield Trouble("session snapshot", why, blocks=False)
 
 
 def _of_log(status: Status) -> Iterator[Trouble]:

@@ -114,7 +114,8 @@ class StatusReporter(Struct, eq=False):
 
     def _mqtt(self) -> Status:
         times = LatencyHistogram().plus(self.stats.delivery).as_dict()
-        return {**self.stats.snapshot(), "delivery": times}
+        snapshot_failure = self.listener.broker.journal.failure
+        return {**self.stats.snapshot(), "delivery": times, "snapshot_failure": snapshot_failure}
 
     async def report(self, *, clients: bool = True) -> Status:
         """The whole report, or without clients, shortened to fit an answer."""

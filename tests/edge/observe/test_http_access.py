@@ -81,6 +81,7 @@ def token(tmp_path: Path) -> Path:
         ({"log": {"broken_rings": {"a-0": "EIO"}}}, "log of ring a-0", "EIO", True),
         ({"log": {"maintenance": {"full_streams": ["press"]}}}, "stream press", "refused", True),
         ({"mqtt": {"spill_errno": 28}}, "spill file", "No space left", True),
+        ({"mqtt": {"snapshot_failure": "No space left"}}, "session snapshot", "No space left", False),
         (
             {
                 "bridges": [

@@ -216,7 +216,9 @@ def test_a_disk_that_fails_and_is_reported_ends_nothing(plant: Plant) -> None:
                 *(Publish("t", bytes(20), 1, packet_id=n % 60_000 + 1) for n in range(FLOOD * BATCH))
             )
             time.sleep(1.5 * EXIT_S)
-            assert plant.status()["watchdog"]["stalls"] == 0
+            report = plant.status()
+            assert report["watchdog"]["stalls"] == 0
+            assert report["mqtt"]["snapshot_failure"]
             (plant.state_dir / "no-disk").unlink()
             assert all(isinstance(publisher.receive(), PubAck) for _ in range(FLOOD * BATCH))
         status, _, log = child.stop()
