@@ -17,8 +17,10 @@ class VerbParser(argparse.ArgumentParser):
     """Parser with errors of two lines, as those of the verbs."""
 
     def parse_known_args(self, *words: Any, **options: Any) -> Any:
-        """Parse the arguments of a verb, or of a verb in a verb. An argument that it does not know is an error:
-        argparse would leave it to the outer verb, which has other options.
+        """Parse the arguments of a verb, or of a verb in a verb.
+
+        An argument that it does not know is an error here: argparse would leave it to the outer verb, which
+        has other options.
         """
         arguments, unknown = super().parse_known_args(*words, **options)
         if unknown:

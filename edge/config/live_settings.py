@@ -12,7 +12,8 @@ Changes never contain a secret: a setting whose secret differs has HIDDEN as bot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -97,7 +98,7 @@ def _changes(running: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Change
             yield name, now.get(name, _MISSING), then.get(name, _MISSING)
 
 
-def _with_whole(settings: dict[str, Any], names: Set[str]) -> dict[str, Any]:
+def _with_whole(settings: dict[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
     """flat_settings(), in which each [[section]] of these names is one setting: of its values that are not
     the default.
     """

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import threading
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -453,10 +454,10 @@ def test_the_commands_of_a_start_name_its_runtime_directory_only_if_it_is_anothe
 ):
     settings = parse(f'runtime_dir = "{runtime_dir}"' if runtime_dir else "")
     listener = SimpleNamespace(addresses=[])
-    broker = SimpleNamespace(
+    broker: Any = SimpleNamespace(
         config=settings, listener=listener, version="1", zmq_endpoint=None, metrics_url=""
     )
-    text = _ready(broker, SimpleNamespace(instance=instance), 0.1)
+    text = _ready(broker, Namespace(instance=instance), 0.1)
     assert text.splitlines()[-1] == f"  brim status{options}"
 
 

@@ -58,7 +58,7 @@ def test_the_last_try_of_a_record_is_made_alone(desk):
 
 
 def dead_letter_without_room(desk: Desk) -> Talker:
-    """A record fails for the last time while its dead letter has no room; the next attempt has. Its member."""
+    """The member of a record that failed for the last time: its dead letter has no room, the next has."""
     desk.fates = lambda _: "full"
     ann = desk.member(mode="queue")
     desk.publish("bad")
