@@ -366,19 +366,24 @@ void mq_share_work(mq_engine *engine, uint32_t connections)
     engine->turn_work_max = part > MQ_TURN_WORK ? MQ_TURN_WORK : part < MQ_LAG_WORK ? MQ_LAG_WORK : part;
 }
 
-/* Continue the connections of `line`; those added meanwhile wait for the next call. */
-static void continue_connections(mq_engine *engine, mq_line *line)
+/* Continue the connections of `line`; those added meanwhile wait for the next call.  Returns false if others
+ * wait for it too, because MQ_ROUND_WORK was used: they are the first in the line. */
+static bool continue_connections(mq_engine *engine, mq_line *line)
 {
     mq_link *link;
-    mq_share_work(engine, line->count);
-    for (uint32_t left = line->count; left > 0 && (link = mq_line_take(line)) != NULL; left--) {
+    uint32_t work = 0, left = line->count;
+    mq_share_work(engine, left);
+    for (; left > 0 && work < MQ_ROUND_WORK && (link = mq_line_take(line)) != NULL; left--) {
         mq_connection *connection = MQ_LINKED(link, mq_connection, turn);
         if (connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_RATE) {
             connection->stop = MQ_RUN;
             connection->last_seen_ms = engine->now_ms;
         }
+        engine->turn_work = 0;
         mq_continue(engine, connection);
+        work += engine->turn_work;
     }
+    return left == 0 || line->count == 0;
 }
 
 /* End connections without a socket when an event for Python has room; the loop closes others first. */
@@ -408,13 +413,14 @@ void mq_engine_step(mq_engine *engine)
     mq_reap_barrier(engine);
     mq_event_waiters_continue(engine);
     continue_connections(engine, &engine->ready);
-    continue_connections(engine, &engine->blocked);
+    engine->blocked_left = !continue_connections(engine, &engine->blocked);
     if (engine->now_ms >= engine->limited_due_ms) {
         engine->limited_due_ms = MQ_NEVER;
         /* The first one goes to the end: otherwise it would get all that a shared bucket has, each time. */
         if (engine->limited.count > 1)
             mq_line_add(&engine->limited, engine->limited.first);
-        continue_connections(engine, &engine->limited);
+        if (!continue_connections(engine, &engine->limited))
+            engine->limited_due_ms = engine->now_ms;
     }
     if (engine->input_read_ms >= engine->next_deadline_ms)
         mq_keep_alive_expire(engine);
@@ -439,9 +445,9 @@ uint64_t mq_engine_due(const mq_engine *engine)
     if (engine->journal.stalled)
         return RETRY_MS;
     if (mq_events_waiting(engine) || engine->producers_pending || engine->visible_pending ||
-        engine->ready.count || engine->touched.count || engine->closing.first != NULL ||
-        engine->event_waiters[0].first != NULL || engine->event_waiters[1].first != NULL ||
-        engine->log_waiters.count)
+        engine->ready.count || engine->blocked_left || engine->touched.count ||
+        engine->closing.first != NULL || engine->event_waiters[0].first != NULL ||
+        engine->event_waiters[1].first != NULL || engine->log_waiters.count)
         return 0;
     uint64_t at = engine->next_deadline_ms < engine->limited_due_ms ? engine->next_deadline_ms
                                                                     : engine->limited_due_ms;

@@ -405,14 +405,16 @@ static void serve_opening(mq_loop *loop)
 static void serve_pending(mq_loop *loop)
 {
     mq_link *link;
-    uint32_t left = loop->pending.count;
+    uint32_t left = loop->pending.count, work = 0;
     mq_share_work(loop->engine, left);
-    for (; left > 0 && (link = mq_line_take(&loop->pending)) != NULL; left--) {
+    for (; left > 0 && work < MQ_ROUND_WORK && (link = mq_line_take(&loop->pending)) != NULL; left--) {
         mq_connection *connection = MQ_LINKED(link, mq_connection, socket);
         if (connection->stop == MQ_STOP_CLOSING)
             continue;
+        loop->engine->turn_work = 0;
         if (connection->layer->pending)
             serve_connection(loop, connection, EPOLLIN);
+        work += loop->engine->turn_work;
         mq_layers_used(loop, connection);
     }
 }

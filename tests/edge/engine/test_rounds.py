@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
+from itertools import count, pairwise
 
 import pytest
 
@@ -19,6 +19,7 @@ from edge.mqtt import (
     Connect,
     Disconnect,
     Packet,
+    PingReq,
     Publish,
     Subscribe,
     Subscription,
@@ -52,7 +53,7 @@ class Rounds:
     """A loop without a thread: each turn() is one round."""
 
     def __init__(self, bench: Bench, down: ExitStack) -> None:
-        self._bench, self._down = bench, down
+        self.bench, self._down = bench, down
         self.loop = Loop(bench.engine)
         self.counters = counters_of(bench.engine)
         self.limits = limits_of(bench.engine)
@@ -67,10 +68,10 @@ class Rounds:
         """Poll, and do what Python has to do, for so many events; return how many bytes were sent."""
         before = int(self.counters.bytes_out)
         self.loop.poll(0)
-        self._bench.broker.handle(self._bench.engine.events(events))
-        while self._bench.calls:
-            self._bench.calls.popleft()()
-        self._bench.broker.tick()
+        self.bench.broker.handle(self.bench.engine.events(events))
+        while self.bench.calls:
+            self.bench.calls.popleft()()
+        self.bench.broker.tick()
         return int(self.counters.bytes_out) - before
 
     def knock(self) -> socket.socket:
@@ -180,6 +181,27 @@ def test_topics_that_many_clients_name_share_a_round() -> None:
                 break
         assert before == expected
         assert most <= 10_000  # poll() has three rounds, about
+
+
+def test_a_round_ends_when_its_work_is_done_however_many_clients_wait() -> None:
+    """Without the bound each of 1,000 clients makes at least 4 topics in the round, so one makes 4,000."""
+    pings = encode(PingReq()) * 8_192  # the work of one turn; the rest waits for a round
+    with rounds() as it:
+        bench = it.bench
+        crowd = [bench.client(f"crowd-{n}") for n in range(1_000)]
+        for client in crowd:
+            client.send(Publish("all", b""))  # its rights are known now
+        for number, client in enumerate(crowd):
+            topics = b"".join(encode(Publish(f"{number}/{n}", b"")) for n in range(20))
+            bench.engine.feed(client.handle, pings + topics)
+        made = [int(it.counters.topics)]
+        assert made == [1]
+        while made[-1] <= 20_000 and len(made) < TURNS:
+            it.turn()
+            made.append(int(it.counters.topics))
+        assert made[-1] == 20_001
+        # a turn has two rounds, each of 32,768 units, and a topic has 16 or more
+        assert max(later - former for former, later in pairwise(made)) <= 4_200
 
 
 def test_a_ring_may_be_removed_before_the_end_of_its_records_is_announced() -> None:
