@@ -18,8 +18,7 @@
  *   append.c                append of a message to the ring of its topic
  *   producer_rings.c        reading of rings that other processes write
  *   routes.c                routes: the sessions that a record of a topic goes to
- *   subscription_ids.c      sets of subscription identifiers, which routes and queue entries reference by
- *                           number
+ *   subscription_ids.c      numbered sets of subscription identifiers, for routes and queue entries
  *   shared_subscriptions.c  shared subscriptions: selects the group member that gets a record
  *   retained.c              retained messages, kept outside any ring
  *   retained_delivery.c     delivery of retained messages to new subscriptions

@@ -128,3 +128,19 @@ def test_the_help_lists_the_statuses(capsys: pytest.CaptureFixture[str]) -> None
         line for line in lines if line and line[0].isdigit()
     ]
     assert all(verb in text for verb in ALL_VERBS)
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["stauts"], ["run", "--nonsense"], ["pub"]])
+def test_wrong_arguments_end_with_2_and_a_word_of_help(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        raise SystemExit(main(arguments))
+    assert "brim" in capsys.readouterr().err
+
+
+def test_the_version_is_shown_and_a_misspelled_verb_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("brim 0.")
+    assert main(["statsu"]) == 2
+    assert "did you mean `brim status`?" in capsys.readouterr().err

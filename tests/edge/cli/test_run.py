@@ -420,26 +420,6 @@ def test_a_bridge_drains_in_the_broker_or_as_a_process_of_its_own(site, capsys):
     shutil.rmtree(lake)
 
 
-def test_what_a_bridge_cannot_do_is_a_mistake_of_the_configuration(site):
-    file = site.state_dir / "brim.toml"
-    for line, said in (('topics = ["a/#"]', "takes files"), ('transform = "no.such:thing"', "takes files")):
-        file.write_text(f'[[bridge]]\nname = "lake"\nto = "file:///srv/lake"\n{line}\n')
-        with ModuleChild("edge", "check", file) as child:
-            status, _, error = child.wait()
-        assert (status, said in error) == (2, True)
-
-
-def test_archiving_without_pyarrow_is_a_mistake_of_the_configuration(site, monkeypatch, capsys):
-    file = site.state_dir / "brim.toml"
-    file.write_text("[log]\narchive = true\n")
-    assert main(["check", str(file)]) == 0
-    monkeypatch.setattr("persistence.archive.library.is_installed", lambda: False)
-    capsys.readouterr()
-    assert main(["check", str(file)]) == 2
-    assert "log.archive: archives need pyarrow" in (error := capsys.readouterr().err)
-    assert "pip install 'brim[archive]'" in error
-
-
 @pytest.mark.parametrize(
     ("runtime_dir", "instance", "options"),
     [
@@ -459,25 +439,6 @@ def test_the_commands_of_a_start_name_its_runtime_directory_only_if_it_is_anothe
     )
     text = _ready(broker, Namespace(instance=instance), 0.1)
     assert text.splitlines()[-1] == f"  brim status{options}"
-
-
-def test_check_shows_each_listener_as_a_client_writes_it(site, capsys):
-    file = site.state_dir / "brim.toml"
-    file.write_text('[[listener]]\nhost = "::1"\n[[listener]]\nport = 9001\ntransport = "websocket"\n')
-    assert main(["check", str(file)]) == 0
-    shown = [line.split()[1:] for line in capsys.readouterr().out.splitlines() if "listener " in line]
-    assert shown == [["[::1]:1883"], ["ws://127.0.0.1:9001"]]
-
-
-def test_a_bridge_to_nowhere_is_a_mistake_of_the_configuration(site):
-    file = site.state_dir / "brim.toml"
-    file.write_text('[[bridge]]\nname = "lake"\nto = "gopher://x"\n')
-    for verb in (("run", "--port", 0, "--config"), ("check",)):
-        with ModuleChild("edge", *verb, file) as child:
-            status, _, error = child.wait()
-        assert status == 2
-        assert "bridge lake: " in error
-        assert "gopher" in error
 
 
 class Manager:
@@ -566,23 +527,6 @@ def test_a_broker_that_has_just_started_is_light(site):
     for name in ("pydantic", "numpy", "pyarrow", "obstore"):
         assert name not in loaded
     assert anonymous_kib < 40 << 10
-
-
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["stauts"], ["run", "--nonsense"], ["pub"]])
-def test_wrong_arguments_end_with_2_and_a_word_of_help(arguments, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        raise SystemExit(main(arguments))
-    assert "brim" in capsys.readouterr().err
-
-
-def test_help_and_version_need_nothing(capsys):
-    assert main(["--help"]) == 0
-    out = capsys.readouterr().out
-    assert all(verb in out for verb in ("run", "check", "pub", "sub", "status", "passwd", "bridge"))
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("brim 0.")
-    assert main(["statsu"]) == 2
-    assert "did you mean `brim status`?" in capsys.readouterr().err
 
 
 def test_many_clients_at_once_do_not_make_the_report_too_long(site):

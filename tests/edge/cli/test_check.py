@@ -1,0 +1,52 @@
+"""`brim check`: mistakes that only a part of Brim knows, and the shown settings."""
+
+from pathlib import Path
+
+import pytest
+
+from edge.cli import main
+from tests.support.children import ModuleChild
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "brim.toml"
+
+
+def test_what_a_bridge_cannot_do_is_a_mistake_of_the_configuration(file: Path) -> None:
+    for line, said in (('topics = ["a/#"]', "takes files"), ('transform = "no.such:thing"', "takes files")):
+        file.write_text(f'[[bridge]]\nname = "lake"\nto = "file:///srv/lake"\n{line}\n')
+        with ModuleChild("edge", "check", file) as child:
+            status, _, error = child.wait()
+        assert (status, said in error) == (2, True)
+
+
+def test_archiving_without_pyarrow_is_a_mistake_of_the_configuration(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text("[log]\narchive = true\n")
+    assert main(["check", str(file)]) == 0
+    monkeypatch.setattr("persistence.archive.library.is_installed", lambda: False)
+    capsys.readouterr()
+    assert main(["check", str(file)]) == 2
+    assert "log.archive: archives need pyarrow" in (error := capsys.readouterr().err)
+    assert "pip install 'brim[archive]'" in error
+
+
+def test_check_shows_each_listener_as_a_client_writes_it(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text('[[listener]]\nhost = "::1"\n[[listener]]\nport = 9001\ntransport = "websocket"\n')
+    assert main(["check", str(file)]) == 0
+    shown = [line.split()[1:] for line in capsys.readouterr().out.splitlines() if "listener " in line]
+    assert shown == [["[::1]:1883"], ["ws://127.0.0.1:9001"]]
+
+
+def test_a_bridge_to_nowhere_is_a_mistake_of_the_configuration(file: Path) -> None:
+    file.write_text('[[bridge]]\nname = "lake"\nto = "gopher://x"\n')
+    for verb in (("run", "--port", 0, "--config"), ("check",)):
+        with ModuleChild("edge", *verb, file) as child:
+            status, _, error = child.wait()
+        assert status == 2
+        assert "bridge lake: " in error
+        assert "gopher" in error
