@@ -184,7 +184,7 @@ def test_a_plugin_that_cannot_be_used_is_named_and_leaves_nothing_running(path, 
 
 def test_check_names_a_plugin_that_cannot_be_used(tmp_path, capsys):
     config = tmp_path / "brim.toml"
-    config.write_text('[[auth.plugin]]\npath = "no.such.Plugin"\n')
+    config.write_text('[[auth.plugin]]\nclass = "no.such.Plugin"\n')
     assert main(["check", str(config)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{config}: ")
