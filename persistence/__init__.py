@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from persistence.log.recovery import RecoveryReport
     from persistence.read.log_reader import Epoch, LogReader, RingEnd
     from persistence.segment.scan import DamagedRange
-    from persistence.stats import LogState, LogStats
 
 __all__ = [
     "DamagedRange",
@@ -40,8 +39,6 @@ __all__ = [
     "LogError",
     "LogLocked",
     "LogReader",
-    "LogState",
-    "LogStats",
     "LogThread",
     "LogWriter",
     "LoggedRing",
@@ -60,7 +57,6 @@ _HOMES = {
     "log.log_thread": ("LogThread",),
     "read.log_reader": ("Epoch", "LogReader", "RingEnd"),
     "segment.scan": ("DamagedRange",),
-    "stats": ("LogState", "LogStats"),
 }
 
 if not TYPE_CHECKING:  # a type checker takes the imports above, and reports a name that is not there

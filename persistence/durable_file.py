@@ -41,12 +41,6 @@ from typing import NamedTuple, Self
 from persistence.files import IOV_MAX, Buffer, Files
 from ringbuf import crc32c
 
-__all__ = [
-    "BUFFER_BYTES", "FRAME_BYTES", "TEMPORARY_SUFFIX", "Envelope", "NewFile", "UnreadableFile", "frames_in",
-    "is_unreadable", "move_file", "pack_frame", "problem_of", "read_file", "remedy_of", "replace_file",
-    "write_all",
-]  # fmt: skip
-
 TEMPORARY_SUFFIX = ".tmp"
 BUFFER_BYTES = 1 << 20  # collected in memory before a write
 

@@ -19,20 +19,6 @@ from __future__ import annotations
 
 import errno
 
-__all__ = [
-    "ArchiveUnavailable",
-    "EpochConflict",
-    "FormatError",
-    "FutureFormat",
-    "LogClosed",
-    "LogError",
-    "LogLocked",
-    "NoDiskRoom",
-    "NotArchived",
-    "Stopped",
-    "TooManyRings",
-]
-
 
 class NoDiskRoom(OSError):
     """A new segment would leave fewer than `floor` bytes of the disk free (free_disk_space.py)."""

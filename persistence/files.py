@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol
 
-__all__ = ["FILE_MODE", "IOV_MAX", "Buffer", "Files", "FreshFiles", "OsFiles", "StandIn", "size_of"]
-
 IOV_MAX = 1024  # buffers in one pwritev: UIO_MAXIOV of Linux
 
 FILE_MODE = 0o640

@@ -23,8 +23,6 @@ from typing import Literal, NamedTuple
 
 from persistence.files import Files
 
-__all__ = ["DiskRules", "DiskStep", "Floors", "disk_step", "floors", "require_room", "segment_bytes_for"]
-
 DISK_COUNTS_BYTES = 64 << 30  # of a disk: a tenth of a large disk is more than a log needs
 RESERVE_BYTES = 32 << 20
 LAST_BYTES = 4 << 20

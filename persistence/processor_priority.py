@@ -20,8 +20,6 @@ import resource
 import struct
 from contextlib import suppress
 
-__all__ = ["LOWEST", "Pauses", "come_last"]
-
 LOWEST = 19
 SLICE_NS = 100_000_000  # the longest that Linux takes; the default on two processors is 1.4 ms
 SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "armv7l": 380}

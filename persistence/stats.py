@@ -14,16 +14,6 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-__all__ = [
-    "MILLISECOND_NS",
-    "DiskUsage",
-    "LatencyHistogram",
-    "LogState",
-    "LogStats",
-    "ReadStats",
-    "disk_usage",
-]
-
 MICROSECOND_NS, MILLISECOND_NS = 1_000, 1_000_000
 
 _COUNTED = (

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ringbuf.native import Batch, Claim, KeyFilter, Record, Writer
     from ringbuf.reader import Range, Reader
     from ringbuf.reader_wakeup import WakeupThread
-    from ringbuf.record import Scan, bytes_of_records, copied, crc32, crc32c, scan_records
+    from ringbuf.record import bytes_of_records, copied, crc32, crc32c, scan_records
     from ringbuf.ring import Extremes, Ring, SlotInfo
 
 __all__ = [
@@ -68,7 +68,6 @@ __all__ = [
     "Record",
     "Ring",
     "RingError",
-    "Scan",
     "SlotInfo",
     "WakeupThread",
     "Writer",
@@ -85,7 +84,7 @@ _HOMES = {
     "native": ("Batch", "Claim", "KeyFilter", "Record", "Writer"),
     "errors": ("RingError",),
     "reader": ("Range", "Reader"),
-    "record": ("Scan", "bytes_of_records", "copied", "crc32", "crc32c", "scan_records"),
+    "record": ("bytes_of_records", "copied", "crc32", "crc32c", "scan_records"),
     "ring": ("Extremes", "Ring", "SlotInfo"),
 }
 

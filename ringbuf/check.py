@@ -11,8 +11,6 @@ from ringbuf.errors import NotARing
 from ringbuf.native import ffi, lib
 from ringbuf.shared_mapping import Mapping
 
-__all__ = ["Check", "Damage", "Restore", "checked"]
-
 
 class Damage(NamedTuple):
     """Place of a reattached ring at which no record verifies."""

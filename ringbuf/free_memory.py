@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["free_memory_bytes"]
-
 IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
 SPARE_PARTS = 32  # 1/32 of all memory is left to other programs
 

@@ -35,8 +35,6 @@ from ringbuf import Range, crc32c
 if TYPE_CHECKING:
     from persistence.archive.records import Records
 
-__all__ = ["ArchiveFile"]
-
 
 class ArchiveFile:
     """The archive of the segment at `base`, whose footer has been read."""

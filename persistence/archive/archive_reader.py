@@ -27,8 +27,6 @@ from persistence.segment.segment_info import RingInfo, SegmentInfo
 from persistence.segment.verified_reader import from_offset, from_time
 from ringbuf import Range
 
-__all__ = ["Archive"]
-
 CACHE_BYTES = 4 * GROUP_BYTES  # a reader that goes forward, and one that looks back
 
 

@@ -42,8 +42,6 @@ from ringbuf import crc32c
 if TYPE_CHECKING:
     from persistence.archive.columns import Split
 
-__all__ = ["Archived", "archive_segment", "write_archive"]
-
 
 class Archived(NamedTuple):
     """The result for a segment."""

@@ -7,8 +7,6 @@ from typing import TypeAlias
 
 from persistence.archive.records import Records
 
-__all__ = ["Cache"]
-
 Key: TypeAlias = tuple[int, int, bytes | None]  # base of the archive, index of the row group, topic
 
 

@@ -17,8 +17,6 @@ from persistence.archive.records import Records, Run
 from persistence.errors import FormatError, NotArchived
 from ringbuf.native import ffi, lib
 
-__all__ = ["COLUMNS", "SCHEMA", "Split", "records_of", "table_of"]
-
 TEXTS: Final = pa.dictionary(pa.int32(), pa.string())
 SCHEMA: Final = pa.schema(
     [

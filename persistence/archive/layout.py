@@ -49,27 +49,6 @@ from persistence.segment.format import CatalogueEntry, SegmentHeader
 from ringbuf import crc32c
 from ringbuf.native import lib
 
-__all__ = [
-    "ARCHIVE_SUFFIX",
-    "ARCHIVE_VERSION",
-    "CRC_TEXT",
-    "GROUP_BYTES",
-    "JSON_TEXT",
-    "MAGIC",
-    "TAIL_BYTES",
-    "TOPICS_TEXT",
-    "TOPIC_FILTER_BYTES",
-    "Catalogue",
-    "RowGroup",
-    "archive_name",
-    "base_of_archive",
-    "footer_length",
-    "footer_text",
-    "may_have_topic",
-    "packed_filters",
-    "sealed_footer",
-]
-
 ARCHIVE_VERSION = 2  # 1 was a format of its own, in files named ".archive"
 ARCHIVE_SUFFIX = ".parquet"
 GROUP_BYTES = 4 << 20  # of records: reading one record decodes as much

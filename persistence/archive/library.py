@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from persistence.errors import ArchiveUnavailable
 
-__all__ = ["MISSING", "check_available", "is_installed", "load", "release_unused"]
-
 MISSING = "archives need pyarrow, which is not installed; pip install 'brim[archive]'"
 
 if TYPE_CHECKING:

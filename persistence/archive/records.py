@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from ringbuf import RECORD_ALIGN, Range
 from ringbuf.record import RecordHeader
 
-__all__ = ["Records", "Run"]
-
 
 class Run(NamedTuple):
     """Records without a gap in their offsets and ring positions."""

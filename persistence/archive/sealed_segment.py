@@ -22,8 +22,6 @@ from persistence.segment.scan import SegmentTable, read_table
 from persistence.segment.scan_native import FileBytes
 from ringbuf.native import ffi, lib
 
-__all__ = ["GroupRecords", "GroupSource", "SegmentSource"]
-
 
 class GroupSource(NamedTuple):
     """The extents of one row group: first <= row < end of `rows`, the extents of a ring and epoch."""

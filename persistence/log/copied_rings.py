@@ -32,8 +32,6 @@ from ringbuf.native import ffi
 from ringbuf.reader_wakeup import Sleeper
 from ringbuf.ring import Extremes
 
-__all__ = ["CopiedRing", "CopiedRingsWriter"]
-
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 4  # overruns in a row after which a ring waits for the next round

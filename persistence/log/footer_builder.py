@@ -27,8 +27,6 @@ from persistence.segment import footer
 from persistence.segment.format import segment_name
 from persistence.segment.quarantine import copy_to_quarantine
 
-__all__ = ["FooterBuilder"]
-
 log = logging.getLogger(__name__)
 
 WAITING_MAX = 64  # segments; beyond, the oldest get no footer

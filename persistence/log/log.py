@@ -58,8 +58,6 @@ from persistence.stats import LiveStats, LogStats
 from ringbuf import Range
 from ringbuf.native import ffi, lib
 
-__all__ = ["Log"]
-
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 64 << 20

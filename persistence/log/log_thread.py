@@ -24,8 +24,6 @@ from persistence.log.log_writer import LoggedRing, LogWriter
 from ringbuf import Ring
 from ringbuf.native import lib
 
-__all__ = ["LogThread"]
-
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")

@@ -42,13 +42,11 @@ from typing import Literal, NamedTuple
 from persistence.durable_file import remedy_of
 from persistence.errors import EpochConflict, NoDiskRoom, TooManyRings
 from persistence.log.log import Log
-from persistence.read.log_reader import from_offset
+from persistence.segment.verified_reader import from_offset
 from persistence.stats import LogState
 from ringbuf import Range, Reader, Ring, RingError
 from ringbuf.errors import Corrupt, Overrun
 from ringbuf.native import ffi, lib
-
-__all__ = ["RINGS_MAX", "Joined", "LogWriter", "LoggedRing"]
 
 log = logging.getLogger(__name__)
 

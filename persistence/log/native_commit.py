@@ -34,8 +34,6 @@ from persistence.segment.writer import ActiveSegment, Pending
 from ringbuf import Range, Reader
 from ringbuf.native import ffi, lib
 
-__all__ = ["NativeCommit"]
-
 log = logging.getLogger(__name__)
 
 STEP_BYTES = 1 << 20  # taken and written before the next part, so that the disk works meanwhile

@@ -28,8 +28,6 @@ from collections.abc import Callable
 from persistence.durable_file import move_file
 from persistence.files import Files
 
-__all__ = ["PREPARED_NAME", "SegmentPreallocator"]
-
 PREPARED_NAME = "prepared.tmp"
 GROWING_NAME = "growing.tmp"
 FILL_BYTES = 1 << 20  # zeros per write and sync

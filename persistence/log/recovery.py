@@ -31,12 +31,10 @@ from persistence.log.preallocate import PREPARED_NAME
 from persistence.read.log_reader import LogReader, RingEnd
 from persistence.segment.clean_shutdown import closed_table
 from persistence.segment.format import EXTENT_HEADER_BYTES, CatalogueEntry, base_of_name, segment_name
-from persistence.segment.quarantine import QUARANTINE, copy_to_quarantine
+from persistence.segment.quarantine import copy_to_quarantine
 from persistence.segment.scan import DamagedRange, SegmentTable, open_table, read_table
 from persistence.segment.writer import Pending
 from ringbuf import Range, scan_records
-
-__all__ = ["QUARANTINE", "Recovered", "RecoveryReport", "TornTail", "recover"]
 
 REWRITE_BYTES = 1 << 20  # per write
 

@@ -24,8 +24,6 @@ from persistence.segment.format import segment_name
 from persistence.segment.writer import ActiveSegment
 from persistence.stats import LogStats
 
-__all__ = ["SealedSegments"]
-
 log = logging.getLogger(__name__)
 
 REMOVAL_WAIT_S = 0.2  # longest wait for the removal of a segment, whose file saves writing zeros

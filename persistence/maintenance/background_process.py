@@ -34,8 +34,6 @@ from persistence.maintenance.scrub import RateLimitedFiles, ScrubResult, scrub_a
 from persistence.processor_priority import LOWEST, come_last
 from persistence.segment.scan import DamagedRange
 
-__all__ = ["BackgroundProcess", "Job", "TaskFailed", "Worker", "do_job"]
-
 STOP_S = 10.0  # before it is killed: only an unfinished file can be lost
 IOPRIO_IDLE = 3 << 13  # class idle
 IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "armv7l": 314}

@@ -40,8 +40,6 @@ from persistence.maintenance.segment_ages import SegmentAges
 from persistence.segment.format import segment_name
 from persistence.segment.segment_info import SegmentInfo
 
-__all__ = ["Maintenance", "MaintenanceRules", "MaintenanceThread"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0  # between two checks when idle

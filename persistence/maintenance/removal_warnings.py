@@ -10,8 +10,6 @@ import logging
 
 from persistence.maintenance.retention_rules import Removal
 
-__all__ = ["RemovalWarnings"]
-
 log = logging.getLogger(__name__)
 
 PERIOD_S = 10.0

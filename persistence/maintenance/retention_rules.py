@@ -29,8 +29,6 @@ from typing import Literal, NamedTuple
 
 from persistence.segment.segment_info import SEGMENT_COSTS_BYTES, RingInfo, SegmentInfo
 
-__all__ = ["Floor", "Loss", "Removal", "Retention", "StreamRules"]
-
 ARCHIVE_COSTS_BYTES = 4 << 10
 HOLD_BYTES = 1 << 30
 

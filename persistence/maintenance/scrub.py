@@ -19,8 +19,6 @@ from persistence.files import Files
 from persistence.segment.format import segment_name
 from persistence.segment.scan import DamagedRange, read_table
 
-__all__ = ["RateLimitedFiles", "ScrubOrder", "ScrubResult", "scrub_archive", "scrub_segment"]
-
 PAUSE_MAX_S = 1.0  # longest sleep before a stop request is checked
 
 

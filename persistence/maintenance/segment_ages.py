@@ -22,8 +22,6 @@ from dataclasses import dataclass, replace
 from persistence.segment.segment_info import SegmentInfo
 from ringbuf.constants import CLOCK_SET_NS
 
-__all__ = ["SegmentAges"]
-
 SHIFT_MIN_NS = 2_000_000_000  # clocks drift: smaller differences are ignored
 
 

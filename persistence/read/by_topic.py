@@ -21,8 +21,6 @@ from persistence.segment.verified_reader import record_headers, verified
 from ringbuf import FLAG_UNCHECKED, RECORD_HEADER_BYTES, Range, crc32c, scan_records
 from ringbuf.record import RecordHeader, span
 
-__all__ = ["TopicRead", "by_places", "of_topic", "topic_by_footer"]
-
 READ_BYTES = 4096  # per read: records of a topic are mostly far apart
 
 

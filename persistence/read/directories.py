@@ -18,8 +18,6 @@ from pathlib import Path
 
 from persistence.segment.format import ring_id_of
 
-__all__ = ["home", "logs_in", "may_have", "places", "worker_of"]
-
 PRODUCERS = "producers"
 _WORKER = re.compile(r"worker[1-9][0-9]{0,2}\Z")  # not a ring's name, which has a - or a @
 _RING = re.compile(r"[a-z0-9_-]+(-[0-9]+|@[a-z0-9_-]+)\Z")

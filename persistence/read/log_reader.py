@@ -37,8 +37,6 @@ from ringbuf import Range
 
 Result = TypeVar("Result")
 
-__all__ = ["Epoch", "LogReader", "RingEnd", "from_offset"]
-
 SEEK_BYTES = 64 << 10  # per read, in the search for a time or a topic
 READ_AHEAD_FROM_BYTES = 64 << 10  # smaller reads are rarely continued
 READ_AHEAD_MAX_BYTES = 4 << 20

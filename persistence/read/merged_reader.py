@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 from persistence.read.log_reader import Epoch, LogReader
 from ringbuf import Range
 
-__all__ = ["MergedReader"]
-
 
 class MergedReader:
     """See LogReader.  Has its methods for the records of a ring, with the same thread safety."""

@@ -32,8 +32,6 @@ from persistence.segment.scan import (
 from persistence.segment.segment_info import SegmentInfo, SegmentState, rings_of_footer, rings_of_table
 from persistence.segment.writer import Pending
 
-__all__ = ["ListedSegment", "SegmentTables"]
-
 log = logging.getLogger(__name__)
 
 DAMAGED_MAX = 1024  # damaged places in memory

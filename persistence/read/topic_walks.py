@@ -21,8 +21,6 @@ from persistence.segment.scan import SegmentTable
 from persistence.segment.scan_native import END, LOOK, FileBytes, Walk
 from ringbuf import Range, crc32c
 
-__all__ = ["TopicWalks"]
-
 WALKS_MAX = 4
 WALKED_MAX_BYTES = 256 << 20  # of a segment: its smallest records have 64 bytes, so 32 MiB of memory
 PLACES_AT_ONCE = 1024

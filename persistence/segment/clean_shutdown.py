@@ -49,8 +49,6 @@ from persistence.segment.format import (
 from persistence.segment.scan import SegmentTable, open_table
 from ringbuf import crc32c
 
-__all__ = ["MARKER_NAME", "closed_table", "is_marker", "write_marker"]
-
 MARKER_NAME = "checkpoint"
 MARKER_VERSION = 1
 MARKER_MAGIC = b"BRIMCKPT"

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 
 from ringbuf.native import ffi, lib
 
-__all__ = ["MARK_BYTES", "Columns", "ExtentRows", "Mark", "Row"]
-
 MARK_BYTES = 64 << 10  # of a ring's records, between two marks
 
 

@@ -84,19 +84,6 @@ from persistence.segment.scan_native import ExtentGroup, FileBytes, Walk
 from ringbuf import crc32c
 from ringbuf.native import ffi, lib
 
-__all__ = [
-    "FOOTER_VERSION",
-    "Footer",
-    "GroupInfo",
-    "build",
-    "examine",
-    "found",
-    "place_of",
-    "put",
-    "read",
-    "there",
-]
-
 FOOTER_VERSION = 1
 FOOTER_MAGIC = b"BRIMFOOT"
 FOOTER_ALIGN_BYTES = 4096

@@ -70,27 +70,6 @@ import msgspec
 from persistence.errors import FormatError, FutureFormat
 from ringbuf import crc32c
 
-__all__ = [
-    "ALIGN_BYTES",
-    "CATALOGUE_RING_ID",
-    "EXTENT_HEADER_BYTES",
-    "FORMAT_VERSION",
-    "HEADER_PAGE_BYTES",
-    "SEGMENT_MAGIC",
-    "CatalogueEntry",
-    "ExtentHeader",
-    "SegmentHeader",
-    "base_of_name",
-    "extent_checks",
-    "extent_verifies",
-    "pack_catalogue",
-    "pack_extent",
-    "ring_id_of",
-    "segment_name",
-    "unpack_catalogue",
-    "unpack_extent",
-]
-
 FORMAT_VERSION = 1
 READ_VERSIONS = frozenset({1})  # the written version, and the one before
 SEGMENT_MAGIC = b"BRIMSEGM"

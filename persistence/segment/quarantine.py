@@ -19,8 +19,6 @@ from persistence.files import Files
 from persistence.free_disk_space import require_room
 from persistence.segment.scan import DamagedRange
 
-__all__ = ["QUARANTINE", "Quarantined", "copy_to_quarantine", "quarantined"]
-
 QUARANTINE = "quarantine"
 QUARANTINE_MAX_BYTES = 1 << 20  # of one place
 QUARANTINE_MAX_FILES = 128  # the first ones are the most useful for the cause

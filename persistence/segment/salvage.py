@@ -33,8 +33,6 @@ from persistence.segment.format import (
 from ringbuf import FLAG_UNCHECKED, RECORD_HEADER_BYTES, scan_records
 from ringbuf.record import RecordHeader, span
 
-__all__ = ["Absence", "Owner", "SalvagedRun", "Window", "owner_of", "runs_of", "salvage", "tail_of"]
-
 
 class Window(NamedTuple):
     """Possible offsets of a ring's records at this place: first <= offset < end."""

@@ -30,16 +30,6 @@ from persistence.segment.format import (
 from persistence.segment.salvage import Absence, Owner, SalvagedRun, Window, owner_of, salvage, tail_of
 from persistence.segment.scan_native import LOOK, ExtentGroup, FileBytes, Walk
 
-__all__ = [
-    "DamagedRange",
-    "SegmentTable",
-    "follow_table",
-    "open_table",
-    "read_header",
-    "read_table",
-    "walk_table",
-]
-
 PAGE_BYTES = 4096  # a ring's size is a multiple of it
 NEAR_EXTENTS = 1_000  # extents after a damaged region in which its ring may continue
 

@@ -15,8 +15,6 @@ from persistence.segment.extent_table import MARK_BYTES, ExtentRows
 from persistence.segment.format import ALIGN_BYTES
 from ringbuf.native import ffi, lib
 
-__all__ = ["BAD", "END", "LOOK", "ExtentGroup", "FileBytes", "Walk", "read_around"]
-
 END: int = lib.RB_WALK_END
 BAD: int = lib.RB_WALK_BAD
 LOOK: int = lib.RB_WALK_LOOK

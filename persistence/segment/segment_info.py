@@ -8,15 +8,6 @@ from typing import Literal
 from persistence.segment.footer import Footer
 from persistence.segment.scan import DamagedRange, SegmentTable
 
-__all__ = [
-    "SEGMENT_COSTS_BYTES",
-    "RingInfo",
-    "SegmentInfo",
-    "SegmentState",
-    "rings_of_footer",
-    "rings_of_table",
-]
-
 SEGMENT_COSTS_BYTES = 64 << 10  # smallest size counted for a file: repeated crashes create many small files
 
 SegmentState = Literal["active", "sealed", "flushed", "archived", "lost"]

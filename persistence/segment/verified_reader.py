@@ -19,8 +19,6 @@ from persistence.segment.scan_native import read_around
 from ringbuf import Range, scan_records
 from ringbuf.record import RecordHeader, span
 
-__all__ = ["from_offset", "from_time", "gone", "record_headers", "verified"]
-
 
 def verified(
     files: Files,

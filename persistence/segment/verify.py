@@ -15,8 +15,6 @@ from persistence.segment import footer
 from persistence.segment.format import segment_name
 from persistence.segment.scan import DamagedRange, read_header
 
-__all__ = ["CheckedSegment", "FooterState", "check_segment", "mend"]
-
 # none: a damaged or too large segment must not have a footer
 FooterState = Literal["right", "missing", "wrong", "none"]
 

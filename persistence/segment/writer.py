@@ -27,8 +27,6 @@ from persistence.segment.format import (
 )
 from ringbuf import Range
 
-__all__ = ["ActiveSegment", "Pending"]
-
 EXTENTS_MAX = (IOV_MAX - 1) // 2  # per pwritev: header and body each, then zeros
 
 _TERMINATOR = bytes(EXTENT_HEADER_BYTES)
