@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import random
 
-__all__ = ["Backoff"]
-
 
 class Backoff:
     """Wait before the next try: uniform up to a bound that doubles with each failure."""

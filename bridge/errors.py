@@ -28,28 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = [
-    "BadName",
-    "BadTransform",
-    "BridgeError",
-    "BridgeUnreachable",
-    "CheckpointBusy",
-    "CheckpointError",
-    "CheckpointMismatch",
-    "CheckpointNewer",
-    "DrainedFileError",
-    "FilesMissing",
-    "InvalidCommand",
-    "SinkBlocked",
-    "SinkConflict",
-    "SinkError",
-    "SinkUnavailable",
-    "SourceError",
-    "SourceOptionError",
-    "SparkUnavailable",
-    "TableUnreachable",
-]
-
 
 class BridgeError(Exception):
     """Error that the operator of the bridge can resolve."""

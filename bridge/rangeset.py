@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-__all__ = ["Range", "Ranges", "count", "overlap", "subtract", "union"]
-
 Range: TypeAlias = tuple[int, int]
 Ranges: TypeAlias = list[Range]
 

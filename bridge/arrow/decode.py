@@ -21,8 +21,6 @@ from ringbuf.constants import RECORD_HEADER_BYTES
 from ringbuf.native import ffi, lib
 from ringbuf.record import RecordHeader
 
-__all__ = ["decode_file", "decode_records", "decode_sparse"]
-
 ROWS_MAX = 65_536  # of one batch
 BYTES_MAX = 2 << 20  # of records at once, so that the second pass finds them in the cache
 

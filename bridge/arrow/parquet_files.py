@@ -20,8 +20,6 @@ from bridge.format.drained_file import PARQUET_COLUMNS, FileFooter
 from bridge.format.file_name import FileName, check_name
 from bridge.format.parquet_footer import footer_of
 
-__all__ = ["batches_of", "checked", "footer", "rows_of"]
-
 ROWS_MAX = 16_384  # of one batch
 
 

@@ -31,21 +31,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-__all__ = [
-    "CORRUPT",
-    "DDL",
-    "NEVER_NULL",
-    "RAW_TYPES",
-    "TYPES",
-    "Constants",
-    "DecodedColumns",
-    "RingConstants",
-    "as_text",
-    "batch_of",
-    "corrupt_batch_of",
-    "never_null",
-]
-
 CORRUPT: Final = "_corrupt_record"
 REPEATED_MAX = 65_536  # rows of a constant that are cached: the maximum of a batch of records
 

@@ -47,8 +47,6 @@ from bridge.sinks.registry import open_sink
 from bridge.source.partition_source import BrokerLog, RecordLog
 from ringbuf.reader_wakeup import Sleeper
 
-__all__ = ["Bridge"]
-
 log = logging.getLogger(__name__)
 
 # Publishers have priority. A drain that competes for the last processor with the thread that serves devices

@@ -66,8 +66,6 @@ from persistence.durable_file import Envelope, read_file, remedy_of, replace_fil
 from persistence.files import Files, OsFiles
 from persistence.segment.clean_shutdown import is_marker
 
-__all__ = ["Checkpoint", "cursors_in", "mismatch_remedy", "streams_in"]
-
 log = logging.getLogger(__name__)
 
 MAGIC = b"BRIMCKPT"

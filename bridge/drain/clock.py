@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["SYSTEM", "DrainClock"]
-
 
 class DrainClock(Protocol):
     """Wall clock, monotonic clock, and the age of records."""

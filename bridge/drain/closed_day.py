@@ -20,8 +20,6 @@ from typing import NamedTuple, TypeAlias
 from bridge.format.file_name import FileName, as_drained, is_parquet, is_staged, published
 from bridge.sinks.interface import MergingStore, StoredEntry
 
-__all__ = ["ClosedDay", "Merged", "Stored", "groups"]
-
 NAMES_MAX = 100_000  # small files of a day that one pass considers
 DUE_MAX = 16  # merged files whose replaced files one pass over a day removes
 

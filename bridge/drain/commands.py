@@ -14,8 +14,6 @@ from bridge.errors import InvalidCommand
 from bridge.format.cursor import Cursor
 from bridge.source.partition_source import RingName
 
-__all__ = ["DrainCommand", "backfill", "skip"]
-
 DrainCommand = Callable[[Drain], list[str]]
 
 

@@ -31,8 +31,6 @@ from edge.rpc.peers import Peer, Peers
 from edge.rpc.protocol import Failed, Message, Protocol
 from edge.rpc.server import Server
 
-__all__ = ["Backfill", "Command", "ControlSocket", "Pause", "Resume", "Skip", "names", "send", "state_of"]
-
 VERSION: Final = 2
 PREFIX, SUFFIX = "bridge-", ".sock"
 CONNECTIONS_MAX = 32

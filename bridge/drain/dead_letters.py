@@ -26,8 +26,6 @@ from bridge.format.write_intent import WriteIntent
 from persistence.files import OsFiles
 from ringbuf import Batch as RingBatch
 
-__all__ = ["DeadLetters"]
-
 
 class DeadLetters:
     """Dead letters of one bridge."""

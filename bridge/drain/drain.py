@@ -55,8 +55,6 @@ from persistence.errors import LogError
 from persistence.stats import MILLISECOND_NS, LatencyHistogram
 from ringbuf.errors import RingError
 
-__all__ = ["Drain", "Lost", "ProgressReport", "Totals"]
-
 log = logging.getLogger(__name__)
 
 # ring name, epoch, offset, lost: the sink has all records of the ring below the offset, except the lost ones

@@ -22,8 +22,6 @@ from bridge.format.sink_batch import Rejected
 from bridge.format.write_intent import WriteIntent
 from bridge.source.partition_source import RecordBuffer, RingName
 
-__all__ = ["InFlightFile", "InFlightWindow"]
-
 
 @dataclass(eq=False, slots=True)
 class InFlightFile:

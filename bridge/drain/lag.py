@@ -15,8 +15,6 @@ from bridge.source.partition_source import PartitionSource, RingName
 from persistence.errors import LogError
 from ringbuf.errors import RingError
 
-__all__ = ["LagMeter", "PartitionLag"]
-
 GONE_S = 2.0  # minimum interval between two requests to a log for the range that it still has
 SMOOTHING_S = 60.0  # after this time a measurement has a third of its weight
 

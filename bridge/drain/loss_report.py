@@ -18,8 +18,6 @@ from bridge.format.drained_file import EarlierRanges
 from bridge.source.partition_source import RingName
 from persistence.errors import LogError
 
-__all__ = ["VanishedPartition", "losses_in", "losses_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class VanishedPartition:

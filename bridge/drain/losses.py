@@ -21,8 +21,6 @@ from bridge.format.drained_file import EarlierRanges
 from bridge.format.write_intent import WriteIntent
 from bridge.rangeset import subtract, union
 
-__all__ = ["DAMAGED", "OVERWRITTEN", "RANGES_MAX", "RETENTION", "Losses", "PartitionLosses", "records_in"]
-
 OVERWRITTEN, RETENTION, DAMAGED = "overwritten", "retention", "damaged"
 RANGES_MAX = 32  # kept per partition and kind, the latest
 

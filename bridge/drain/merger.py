@@ -44,8 +44,6 @@ from bridge.rangeset import union
 from bridge.sinks.interface import MergingStore, StoredEntry
 from bridge.sinks.merging import merge_of, verified_footer
 
-__all__ = ["MergeTotals", "Merger"]
-
 log = logging.getLogger(__name__)
 
 PASS_S = 300.0  # time between two passes over the closed days

@@ -30,8 +30,6 @@ from bridge.format.write_intent import WriteIntent
 from bridge.rangeset import union
 from bridge.source.partition_source import ANOTHER_EDGE, PartitionSource, RecordBuffer, RingName, cut
 
-__all__ = ["FULL_WINDOW_S", "Lost", "NextFiles"]
-
 log = logging.getLogger(__name__)
 
 Lost = Sequence[tuple[int, int]]  # ranges of offsets, both ends included

@@ -25,8 +25,6 @@ from persistence.errors import LogError
 from ringbuf import Reader
 from ringbuf.errors import RingError
 
-__all__ = ["TICK_S", "Partitions"]
-
 log = logging.getLogger(__name__)
 
 TICK_S = 0.02  # while records wait for their linger time: interval of the check whether they fill a file

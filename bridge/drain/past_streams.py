@@ -12,8 +12,6 @@ import logging
 from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.settings import BridgeSettings
 
-__all__ = ["note_streams", "streams_left"]
-
 log = logging.getLogger(__name__)
 
 

@@ -30,8 +30,6 @@ from bridge.sinks.interface import FileSink, MergingStore
 from bridge.sinks.merging import merging_store, names_replaced_by
 from bridge.source.partition_source import RingName
 
-__all__ = ["is_there", "reconcile"]
-
 log = logging.getLogger(__name__)
 
 LOOK_DAYS = 8  # with an older checkpoint all names are listed; otherwise those of the next numbers

@@ -26,8 +26,6 @@ from bridge.sinks.interface import RecordSink, Sink
 from bridge.sinks.registry import open_sink
 from bridge.source.partition_source import BrokerLog, RecordLog
 
-__all__ = ["rename_edge"]
-
 
 def rename_edge(settings: BridgeSettings, old: str, new: str) -> str:
     """Give the bridge of `settings` the edge id `new`, in place of `old`.  Return a sentence about it.

@@ -22,8 +22,6 @@ from bridge.format.record_batch import RecordBatch
 from bridge.format.write_intent import WriteIntent
 from bridge.source.partition_source import cut
 
-__all__ = ["ResendLimit", "bounded"]
-
 FILE_MIN_BYTES = 4 << 10  # the minimum in settings.py
 
 

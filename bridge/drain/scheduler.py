@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from bridge.drain.settings import BridgeSettings
 from bridge.source.partition_source import RingName
 
-__all__ = ["Demand", "Scheduler"]
-
 FILE_MIN_BYTES = 64 << 10
 PROBE_BYTES = 256 << 10  # bytes of a backlog file while the speed of the sink is not known
 LINGER_MIN_MS = 1_000  # smaller settings also wait for the connection to the sink

@@ -28,8 +28,6 @@ from bridge.format.zstd import check_available
 from bridge.sinks.interface import Decoding, FileSink, RecordSink, Sink
 from bridge.sinks.merging import merging_store
 
-__all__ = ["FileDelivery", "RecordDelivery", "Shipment", "SinkDelivery", "check", "schema_of"]
-
 T = TypeVar("T")
 
 

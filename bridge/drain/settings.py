@@ -14,8 +14,6 @@ from typing import Literal
 
 from bridge.format.file_name import check_edge
 
-__all__ = ["BridgeSettings"]
-
 MIB = 1 << 20
 
 

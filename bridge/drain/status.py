@@ -13,8 +13,6 @@ from bridge.drain.losses import PartitionLosses
 from bridge.drain.merger import MergeTotals
 from persistence.stats import MILLISECOND_NS, LatencyHistogram
 
-__all__ = ["BridgeState", "Condition", "Verdict"]
-
 LOSSES_SHOWN = 16  # partitions; RANGES_MAX ranges of each kind
 Verdict = Literal["lost", "skipped", "unknown", "waiting", "complete"]
 

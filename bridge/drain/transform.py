@@ -32,8 +32,6 @@ from edge.mqtt.topic_filters import matches
 from ringbuf import Batch as RingBatch
 from ringbuf import KeyFilter, Record
 
-__all__ = ["Pipeline", "Transform", "TransformedRecord", "load"]
-
 GROUP = "brim.transforms"
 TOPICS_MAX = 65_536  # topics in the cache; above this number the work is done each time
 

@@ -25,8 +25,6 @@ from bridge.format.drained_file import EarlierRanges
 from bridge.format.write_intent import WriteIntent
 from bridge.rangeset import union
 
-__all__ = ["AHEAD_MAX", "Cursor"]
-
 Spans: TypeAlias = tuple[tuple[int, int], ...]
 
 AHEAD_MAX = 8  # outages within outages; above this number the backlog is drained in order

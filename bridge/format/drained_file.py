@@ -76,20 +76,6 @@ from bridge.errors import DrainedFileError
 from bridge.format.file_name import FileName
 from bridge.format.lake_epoch import ring_epoch
 
-__all__ = [
-    "EXTENT_HEADER_BYTES",
-    "HEADER_BYTES",
-    "PARQUET_COLUMNS",
-    "TRAILER_BYTES",
-    "VERSION",
-    "FileFooter",
-    "FileHeader",
-    "as_tuples",
-    "footer_and_trailer",
-    "footer_length",
-    "parse_footer",
-]
-
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 MAGIC = b"BRIMDRAN"

@@ -25,8 +25,6 @@ from bridge.format.zstd import compress_parts
 from persistence.segment.format import pack_extent
 from ringbuf import crc32
 
-__all__ = ["DrainedFile", "build", "compressed"]
-
 
 @dataclass(frozen=True, slots=True)
 class DrainedFile:

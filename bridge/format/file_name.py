@@ -24,21 +24,6 @@ from dataclasses import dataclass, replace
 
 from bridge.errors import BadName, DrainedFileError
 
-__all__ = [
-    "COMPRESSED_SUFFIX",
-    "PARQUET_SUFFIX",
-    "STAGED_DIRECTORY",
-    "SUFFIX",
-    "FileName",
-    "as_drained",
-    "check_edge",
-    "check_name",
-    "is_parquet",
-    "is_staged",
-    "published",
-    "staged",
-]
-
 SUFFIX, COMPRESSED_SUFFIX, PARQUET_SUFFIX = ".brim", ".brim.zst", ".parquet"
 MERGED_SUFFIX = ".merged"  # before the other suffix
 STAGED_DIRECTORY, STAGED_SUFFIX = "_merged", ".new"

@@ -28,8 +28,6 @@ from bridge.format.drained_file import (
 )
 from bridge.format.file_name import FileName
 
-__all__ = ["FileExtent", "ParsedFile", "extent_verifies", "parse", "verify"]
-
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 BODY_MAX_BYTES = (1 << 30) + (64 << 20)  # before compression: a length above this is damage
 FLAG_UNCHECKED = 32  # of a record: RB_FLAG_UNCHECKED; a test compares it with ringbuf's

@@ -42,17 +42,6 @@ from bridge.format.lake_epoch import EPOCH_BITS, ring_epoch
 from persistence.durable_file import Envelope, read_file, replace_file
 from persistence.files import FILE_MODE, Files, OsFiles
 
-__all__ = [
-    "Holder",
-    "Identity",
-    "Installation",
-    "InstallationMismatch",
-    "Life",
-    "identity_of_log",
-    "pack_identity",
-    "unpack_identity",
-]
-
 log = logging.getLogger(__name__)
 
 NAME, COPY_NAME = "installation", "installation.copy"

@@ -5,8 +5,6 @@ The other bits are the number of a life of the installation (installation.py).
 
 from __future__ import annotations
 
-__all__ = ["EPOCH_BITS", "ring_epoch"]
-
 EPOCH_BITS = 32  # of a ring's epoch, within that of the lake
 
 

@@ -30,16 +30,6 @@ from bridge.format.file_parser import ParsedFile, parse, verify
 from bridge.format.record_batch import RecordBatch, RecordRun
 from bridge.format.write_intent import WriteIntent
 
-__all__ = [
-    "FILES_MAX",
-    "NativeMerge",
-    "Sources",
-    "merged_footer",
-    "part_of",
-    "replaced_names",
-    "verified",
-]
-
 FILES_MAX = 4096  # of one merged file: its footer has about 50 bytes for each, 100 in Parquet
 
 

@@ -20,8 +20,6 @@ from collections.abc import Mapping
 from bridge.errors import DrainedFileError
 from bridge.format.drained_file import FileFooter
 
-__all__ = ["footer_of", "metadata_of"]
-
 KEY = b"brim"
 VERSION = 2
 

@@ -11,8 +11,6 @@ from bridge.format.lake_epoch import ring_epoch
 from ringbuf import FLAG_UNCHECKED
 from ringbuf.record import RecordHeader
 
-__all__ = ["RecordBatch", "RecordRun"]
-
 
 @dataclass(frozen=True, slots=True)
 class RecordRun:

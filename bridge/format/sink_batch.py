@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-__all__ = ["Rejected", "SinkBatch", "SinkRecord"]
-
 
 class SinkRecord(Protocol):
     """One record, with the attributes of ringbuf.Record. Plug-ins make a TransformedRecord."""

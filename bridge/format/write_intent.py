@@ -8,8 +8,6 @@ from bridge.format.drained_file import NARROW_VERSION, VERSION, EarlierRanges, F
 from bridge.format.file_name import FileName
 from bridge.format.lake_epoch import EPOCH_BITS, ring_epoch
 
-__all__ = ["WriteIntent"]
-
 
 @dataclass(frozen=True, slots=True)
 class WriteIntent:

@@ -12,8 +12,6 @@ from typing import Any
 
 from bridge.errors import BadName
 
-__all__ = ["check_available", "compress_parts"]
-
 LEVEL = 1  # level 9 makes a fifth more of it, at an eighth of the speed
 JOINED_MAX_BYTES = 1 << 20  # parts in one piece compress faster, by more than joining costs
 

@@ -19,8 +19,6 @@ from bridge.payloads.rows import Fields, Typed
 from bridge.payloads.schema import Field
 from bridge.payloads.undecoded_text import entry
 
-__all__ = ["converted", "join_reasons", "merged"]
-
 MICROSECONDS: Final = {"s": 1e6, "ms": 1e3, "us": 1.0}
 TIME_MIN_US, TIME_MAX_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 CASTABLE_MAX: Final = float(1 << 62)  # a cast to int64 is safe; the limits above are no exact doubles

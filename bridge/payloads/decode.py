@@ -32,8 +32,6 @@ from bridge.payloads.schema import NO_RULE, RAW, UNDECODED, Field, PayloadRule, 
 from bridge.payloads.topic_levels import with_levels
 from bridge.payloads.undecoded_text import Pairs, entry
 
-__all__ = ["check_libraries", "decode_payloads", "parse_json", "typed_columns"]
-
 HALVED_TO = 64  # rows: fewer are decoded one by one
 
 

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from bridge.errors import SourceOptionError
 from bridge.payloads.kinds import WIDER
 
-__all__ = ["evolved"]
-
 
 def evolved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """All columns so far, by name, with their last types.

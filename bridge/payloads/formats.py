@@ -19,8 +19,6 @@ from typing import Any
 
 from bridge.errors import SourceOptionError
 
-__all__ = ["cbor", "sparkplug"]
-
 # Name, number, type: of org.eclipse.tahu.protobuf.Payload.Metric. The names are not transmitted.
 METRIC = (
     ("name", 1, "STRING"),

@@ -31,8 +31,6 @@ from bridge.payloads.schema import FIELDS_MAX, LEVEL_MAX, Payloads, filter_patte
 from bridge.payloads.sibling_topics import precedence, siblings
 from bridge.payloads.undecoded_text import Pairs
 
-__all__ = ["Inference", "InferredEntry", "InferredField", "infer"]
-
 ENTRIES_MAX = 64
 DECODED_ROWS = 256  # at a time; with the longest payloads their bytes have 32-bit positions
 LEFT_OUT_MAX = 16  # lines: devices choose their keys

@@ -22,8 +22,6 @@ from bridge.payloads.kinds import ELEMENTS
 from bridge.payloads.schema import DEPTH_MAX, KEY_MAX_BYTES
 from bridge.payloads.undecoded_text import Pairs
 
-__all__ = ["FoundField", "fields_of"]
-
 MAP_KEYS_MIN = 9  # an object with fewer different keys is no map
 MAP_SHARE_MAX = 0.5  # of the objects with a key, on average over the keys
 KEYS_MAX = 4096  # different paths that are counted

@@ -20,8 +20,6 @@ import pyarrow as pa
 from bridge.payloads.kinds import KINDS
 from bridge.payloads.schema import Field
 
-__all__ = ["read_maps"]
-
 ELEMENTS: dict[str, Any] = {"long": int, "double": float, "boolean": bool, "string": str}
 
 

@@ -19,8 +19,6 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["ELEMENTS", "KINDS", "UNITS", "WIDER", "decoded_kind", "is_list", "is_map"]
-
 ELEMENTS: Final[dict[str, pa.DataType]] = {
     "long": pa.int64(),
     "double": pa.float64(),

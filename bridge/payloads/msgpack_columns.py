@@ -17,8 +17,6 @@ from bridge.payloads.rows import NOT_WHOLE, Typed, decode_rows, unpack_one
 from bridge.payloads.schema import Field
 from ringbuf.native import ffi, lib
 
-__all__ = ["unpack"]
-
 TYPES = {
     "long": "RB_LONG",
     "double": "RB_DOUBLE",

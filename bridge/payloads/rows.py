@@ -18,8 +18,6 @@ from bridge.payloads.kinds import KINDS, is_list, is_map
 from bridge.payloads.schema import Field
 from bridge.payloads.undecoded_text import Pairs, entry
 
-__all__ = ["NOT_WHOLE", "NO_MAP", "BadPayload", "Fields", "Typed", "decode_rows", "loaded", "unpack_one"]
-
 NO_MAP = "a map belongs where something else is"
 NOT_WHOLE = "no {format}, or cut short"
 TWICE = "a key that is there twice"

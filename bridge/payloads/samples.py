@@ -20,8 +20,6 @@ from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.format import file_parser
 from bridge.format.file_name import PARQUET_SUFFIX, FileName, as_drained
 
-__all__ = ["PAYLOAD_MAX_BYTES", "SAMPLE_MAX_BYTES", "Sample", "of_drained_files", "of_lines"]
-
 PAYLOAD_MAX_BYTES: Final = 1 << 20
 SAMPLE_MAX_BYTES: Final = 128 << 20  # decoded they are several times as large, next to a broker
 LINE_MAX_BYTES = 2 * PAYLOAD_MAX_BYTES

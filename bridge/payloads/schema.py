@@ -49,8 +49,6 @@ from bridge.arrow.schema import CORRUPT, TYPES
 from bridge.errors import SourceOptionError
 from bridge.payloads.kinds import ELEMENTS, KINDS, UNITS, is_list, is_map
 
-__all__ = ["FORMATS", "RAW", "UNDECODED", "Field", "PayloadRule", "Payloads", "filter_pattern"]
-
 UNDECODED: Final = "_undecoded"
 RAW: Final = "_raw"
 FORMATS: Final = ("msgpack", "json", "cbor", "sparkplug", "text")

@@ -14,8 +14,6 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 
 from bridge.payloads.schema import filter_pattern
 
-__all__ = ["precedence", "siblings"]
-
 
 def siblings(
     fields: Mapping[str, Hashable], topics: Mapping[str, Collection[str]]

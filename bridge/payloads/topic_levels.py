@@ -18,8 +18,6 @@ from bridge.payloads.rows import Typed
 from bridge.payloads.schema import Field, Payloads
 from bridge.payloads.undecoded_text import entry
 
-__all__ = ["with_levels"]
-
 NUMBER = re.compile(r"-?[0-9]{1,19}")
 RANGES = {"long": (-(1 << 63), (1 << 63) - 1), "int": (INT_MIN, INT_MAX)}
 

@@ -16,8 +16,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["Pairs", "entry", "shown"]
-
 SHOWN_MAX = 16  # characters per byte of the payload: null takes 6 for one byte, with its separator
 DEPTH_MAX = 32
 

@@ -46,8 +46,6 @@ from bridge.sinks.interface import StoredEntry
 from bridge.sinks.lease_holder import holder_as_dict, holder_in, refusal
 from persistence.files import OsFiles
 
-__all__ = ["DirectorySink"]
-
 PARTIAL = ".partial-"  # Spark ignores names with a leading dot
 LOCK = ".lock"
 HOLDER_MAX_BYTES = 4096

@@ -18,17 +18,6 @@ from bridge.format.file_builder import DrainedFile
 from bridge.format.installation import Holder
 from bridge.format.sink_batch import Rejected, SinkBatch
 
-__all__ = [
-    "Decoding",
-    "FileSink",
-    "Leasing",
-    "MergingStore",
-    "RecordSink",
-    "Sink",
-    "StoredEntry",
-    "shown",
-]
-
 
 class FileSink(Protocol):
     """Store for drained files that keeps a name once.

@@ -46,8 +46,6 @@ from bridge.sinks.kafka_client import (
 )
 from ringbuf import FLAG_QOS, FLAG_RETAIN, Batch
 
-__all__ = ["KafkaSink"]
-
 IN_FLIGHT_BYTES = 32 << 20  # of records: half a second at the speed of a client
 FULL_S = 0.05  # wait for room in the client's queue
 IDLE_POLL_S = 1.0  # OAuth tokens and similar are renewed in poll()

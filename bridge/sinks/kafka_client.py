@@ -23,18 +23,6 @@ from bridge.errors import BadName, SinkBlocked, SinkError, SinkUnavailable
 from ringbuf import Batch
 from ringbuf.native import ffi, lib
 
-__all__ = [
-    "FULL",
-    "OF_A_RECORD",
-    "SOURCE_HEADER",
-    "Cluster",
-    "Failure",
-    "KafkaClient",
-    "KafkaMessage",
-    "ProduceGroup",
-    "cluster_of_url",
-]
-
 SOURCE_HEADER = "brim-source"  # as ringbuf/c/kafka/produce.c writes it
 
 DELIVERY_TIMEOUT_MS = 25_000  # after this time the client gives a message up

@@ -42,8 +42,6 @@ from bridge.sinks.lease_holder import holder_as_dict, holder_in, refusal
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["LEASE_S", "Lease", "LocalName", "this_machine"]
-
 log = logging.getLogger(__name__)
 
 LEASE_S, RENEW_S = 90.0, 30.0  # a put takes at most 35 s: 30 for the request, 5 to connect

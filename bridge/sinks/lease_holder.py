@@ -13,8 +13,6 @@ from typing import Any
 from bridge.errors import SinkUnavailable
 from bridge.format.installation import Holder
 
-__all__ = ["holder_as_dict", "holder_in", "refusal"]
-
 
 def holder_as_dict(holder: Holder) -> dict[str, Any]:
     """The holder for JSON."""

@@ -24,8 +24,6 @@ from bridge.sinks.parquet import ParquetFile, parquet_name, settings_for
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ParquetMerge", "check_parquet"]
-
 GROUP_BYTES = 32 << 20  # before compression: this is in memory, in addition to the file
 
 

@@ -19,8 +19,6 @@ from bridge.format.merged_file import NativeMerge, replaced_names, verified
 from bridge.sinks.interface import MergingStore, Sink
 from bridge.sinks.parquet import ParquetSink, parquet_footer_in
 
-__all__ = ["FileMerge", "merge_of", "merging_store", "names_replaced_by", "verified_footer"]
-
 
 class FileMerge(Protocol):
     """A merged file that is built."""

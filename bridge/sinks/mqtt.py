@@ -46,8 +46,6 @@ from edge.mqtt.properties import NO_PROPERTIES, In, decode_properties
 from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN
 from ringbuf.constants import CLOCK_SET_NS
 
-__all__ = ["MqttSink"]
-
 log = logging.getLogger(__name__)
 
 SOURCE, RECORD = "brim-source", "brim-record"

@@ -30,8 +30,6 @@ from edge.mqtt import (
 )
 from edge.mqtt.inflight import Receipt, ReceiveWindow
 
-__all__ = ["FROM", "Commands"]
-
 log = logging.getLogger(__name__)
 
 FROM = "brim-from"  # user property of a command: the edge that has published it locally

@@ -20,8 +20,6 @@ from edge.client.errors import CannotConnect, ConnectionLost, ConnectRefused, In
 from edge.client.options import Address, Options, parse_url
 from edge.mqtt import ConnAck, Connect, Disconnect, Packet, ProtocolError
 
-__all__ = ["UpstreamBroker", "explained", "open_link", "received"]
-
 # Of a command: the maximum of MQTT; the broker there is configured by the operator.
 PACKET_MAX_BYTES = 256 << 20
 OPTIONS = Options(connect_timeout_s=10.0, max_packet_bytes=PACKET_MAX_BYTES)

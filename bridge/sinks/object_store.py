@@ -29,8 +29,6 @@ from bridge.sinks.lease import Lease
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["ObjectSink"]
-
 TIMEOUT = "30s"  # per request: 8 MiB at 2.2 Mbit/s
 CONNECT_TIMEOUT = "5s"
 REMOVED_AT_ONCE = 1000  # in one request of S3; the lease is checked before each

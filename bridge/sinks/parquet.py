@@ -53,17 +53,6 @@ if TYPE_CHECKING:
     from bridge.arrow.schema import DecodedColumns
     from bridge.payloads.schema import Payloads
 
-__all__ = [
-    "RESCUED",
-    "ParquetFile",
-    "ParquetSink",
-    "parquet_footer_in",
-    "parquet_name",
-    "parquet_of",
-    "schema_id",
-    "settings_for",
-]
-
 log = logging.getLogger(__name__)
 
 RESCUED = "_rescued"

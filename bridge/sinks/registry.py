@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 from bridge.errors import BadName, SinkUnavailable
 from bridge.sinks.interface import FileSink, RecordSink, Sink
 
-__all__ = ["FILE_OPTIONS", "FORMATS", "OBJECT_STORES", "open_file_sink", "open_sink"]
-
 FORMATS: Mapping[str, str] = {  # values of the option `format`
     "brim": "Drained files (default).",
     "parquet": "Parquet files; needs the extra `spark`.",

@@ -45,8 +45,6 @@ from persistence.read.merged_reader import MergedReader
 from ringbuf import Range, Reader, Ring, bytes_of_records, copied, scan_records
 from ringbuf.errors import Corrupt, OffsetGone, Overrun, RingError
 
-__all__ = ["BrokerLog", "PartitionSource", "RecordBuffer", "RecordLog", "RingName", "cut", "find_rings"]
-
 log = logging.getLogger(__name__)
 
 GROWTH_BYTES = 2 << 20  # of a buffer: a large page of most machines; unused pages take no memory

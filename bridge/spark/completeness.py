@@ -20,8 +20,6 @@ from bridge.format.drained_file import FileFooter
 from bridge.rangeset import Ranges, count, overlap, subtract, union
 from bridge.spark.landing_zone import StoredFile
 
-__all__ = ["Account", "EdgeAccount", "EpochAccount", "EpochKey", "FileInfo", "RecordCounts", "account"]
-
 
 class EpochKey(NamedTuple):
     """Range of validity of offsets: one epoch of one partition of one edge."""

@@ -67,8 +67,6 @@ from bridge.spark.table_plan import reached, table_plan, tasks_for
 from bridge.spark.task_planning import FileTask, Progress, between, pack
 from bridge.spark.unread_files import UnreadFiles
 
-__all__ = ["BrimDataSource"]
-
 OFFSET_VERSION = 1
 LISTING_S = 5.0  # maximum age of a listing from which a batch is planned
 DAMAGED = "the record does not verify"

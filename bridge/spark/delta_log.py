@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["LOG", "DeltaLog"]
-
 LOG = "_delta_log"
 APPLICATION = "brim"
 STATISTICS = ("partition", "epoch", "offset", "timestamp", "topic")  # readers of the log skip files by these

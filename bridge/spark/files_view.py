@@ -23,8 +23,6 @@ from bridge.spark.landing_zone import Landing, StoredFile, matches
 from bridge.spark.named_files import refuse_unknown
 from bridge.spark.options import SourceOptions
 
-__all__ = ["DDL", "FilesReader", "Row"]
-
 FILES_A_TASK = 1000
 RANGES = "array<struct<first: long, last: long>>"
 EARLIER = "array<struct<epoch: long, first: long, last: long>>"

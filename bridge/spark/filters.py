@@ -27,8 +27,6 @@ from bridge.arrow.schema import TYPES, DecodedColumns
 from bridge.format.file_name import FileName
 from bridge.payloads.schema import filter_pattern
 
-__all__ = ["Condition", "Where"]
-
 BY_NAME: Final = frozenset({"edge", "stream", "partition", "epoch"})
 BY_RECORD: Final = frozenset({"timestamp", "topic", "qos", "retain"})
 SET_BACK: Final = timedelta(days=1)

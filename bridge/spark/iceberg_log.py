@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["IcebergLog", "kept_settings"]
-
 BATCH = "brim.batch"
 KEPT = "iceberg.json"
 CATALOG = "brim"  # name in PyIceberg's configuration for settings of a catalogue given by URL

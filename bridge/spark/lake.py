@@ -34,8 +34,6 @@ from bridge.spark.table_plan import TablePlan, table_plan
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["lake"]
-
 LOG = logging.getLogger("brim.spark")
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 SCHEMES = {"s3": "s3a", "file": "file"}  # of pyarrow, and of Hadoop; others are equal

@@ -45,8 +45,6 @@ from bridge.format.file_name import (
 from bridge.format.file_parser import ParsedFile
 from bridge.format.merged_file import part_of, replaced_names
 
-__all__ = ["DayDirectory", "Landing", "MergedFile", "StoredFile", "better", "name_of"]
-
 TIMED_DIRECTORIES = ("local", "hdfs")  # file systems that keep the time of the last change of a directory
 TAIL_BYTES = 4096  # read first for a footer; most footers have about 300 bytes
 READERS = 16  # footers of merged files read at once: object stores answer slowly, and in parallel

@@ -17,8 +17,6 @@ from bridge.errors import SourceOptionError
 from bridge.spark.landing_zone import Landing, StoredFile
 from bridge.spark.options import SourceOptions
 
-__all__ = ["refuse_unknown", "warn_of_unknown"]
-
 NAMED_MAX = 20  # of the present names, in a message
 LOG = logging.getLogger("brim.spark")
 

@@ -42,8 +42,6 @@ from bridge.errors import SourceOptionError
 from bridge.payloads.schema import Payloads
 from bridge.spark.filters import Condition, Where, moment
 
-__all__ = ["SourceOptions"]
-
 KNOWN = (
     "path", "edge", "stream", "startingOffsets", "endingOffsets", "mode", "failOnDataLoss",
     "maxFilesPerTrigger", "maxBytesPerTrigger", "minPartitions", "taskBytes", "missingGraceSeconds",

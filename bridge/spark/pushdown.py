@@ -20,8 +20,6 @@ from pyspark.sql.datasource import (
 
 from bridge.spark.filters import BY_NAME, BY_RECORD, Condition
 
-__all__ = ["condition_of"]
-
 HOWS: dict[type[Filter], str] = {
     EqualTo: "=",
     LessThan: "<",

@@ -24,8 +24,6 @@ import sys
 from collections.abc import Callable
 from typing import TypeAlias
 
-__all__ = ["main", "quiet_this_worker"]
-
 Worker: TypeAlias = Callable[[socket.socket, bool], int]
 
 PYSPARK = "pyspark.daemon"

@@ -27,8 +27,6 @@ from bridge.spark.table_places import checked_state, opened
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["declare_removed", "islands", "removed_ranges"]
-
 FILE = "removed.json"
 
 

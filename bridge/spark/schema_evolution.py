@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["fitted"]
-
 SAID = "_undecoded_and_misfits"  # no field can have this name
 
 

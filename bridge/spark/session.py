@@ -27,8 +27,6 @@ from bridge.errors import SparkUnavailable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_java", "session"]
-
 JAVA_OLDEST = 17  # PySpark 4.3; also tried on 21 and 25
 INSTALL_JAVA = "apt-get install openjdk-17-jre-headless"
 

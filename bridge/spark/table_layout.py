@@ -17,8 +17,6 @@ from pyspark.sql import functions as f
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["COMPRESSION", "DATE", "date_of", "key_of", "time_of", "write_files"]
-
 COMPRESSION = "zstd"
 DATE = "dt"
 DAY_US = 86_400_000_000

@@ -20,8 +20,6 @@ from pyarrow import fs
 
 from bridge.errors import SourceOptionError, TableUnreachable
 
-__all__ = ["checked_state", "is_there", "names_in", "opened", "parquet_files", "state_of", "url_of"]
-
 OLD_STATE = ("_checkpoint", "_compact", "_late", "_marks", "_open", "_quarantine")
 UNLOADED = "Unable to load lib"  # of pyarrow for HDFS, on a machine with Hadoop only for Spark
 

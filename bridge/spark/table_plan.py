@@ -30,8 +30,6 @@ from bridge.spark.task_planning import (
     tasks_of,
 )
 
-__all__ = ["TablePlan", "reached", "table_plan", "tasks_for"]
-
 
 class TablePlan(NamedTuple):
     """Files of a batch query."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["FORMATS", "TableFormat", "TableLog", "format_of", "log_of", "new_log", "read_table"]
-
 FORMATS = ("parquet", "delta", "iceberg")
 
 

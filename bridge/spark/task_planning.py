@@ -26,18 +26,6 @@ from bridge.format.file_name import FileName
 from bridge.rangeset import Ranges, subtract, union
 from bridge.spark.landing_zone import StoredFile
 
-__all__ = [
-    "FileTask",
-    "PartitionKey",
-    "Progress",
-    "advance",
-    "between",
-    "join_range",
-    "pack",
-    "partition_key",
-    "tasks_of",
-]
-
 Progress = dict[str, int]  # of a stream: edge, and the drain_seq of its last file that was read
 PartitionKey = tuple[str, str, int, int]  # edge, stream, partition, epoch: the range of validity of offsets
 

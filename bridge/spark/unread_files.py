@@ -29,8 +29,6 @@ from bridge.rangeset import Ranges
 from bridge.spark.landing_zone import DayDirectory, Landing, StoredFile, better
 from bridge.spark.task_planning import PartitionKey, Progress, join_range
 
-__all__ = ["UnreadFiles"]
-
 SAME_TIME_NS = 2_000_000_000  # a change so soon after another may leave the time of a directory the same
 WHOLE_MIN_S = 60.0
 WHOLE_SHARE = 20  # the time between two listings of all days, in durations of one

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bridge.spark.completeness import Account
 
-__all__ = ["LakeVerdict", "sentence", "verdict_of"]
-
 
 class LakeVerdict(Enum):
     """Verdict. The value is its word in JSON."""

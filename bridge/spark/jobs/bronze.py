@@ -56,19 +56,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = [
-    "IDENTITY",
-    "BronzeResult",
-    "directory_of",
-    "finish",
-    "follow_batches",
-    "forget",
-    "ingest",
-    "main",
-    "opened_target",
-    "start",
-]
-
 PLAIN = TableFormat()
 IDENTITY = ("edge", "stream", "partition", "epoch", "offset")
 

@@ -22,21 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = [
-    "add_copy_arguments",
-    "add_format_arguments",
-    "add_landing_arguments",
-    "add_spark_arguments",
-    "add_stream_arguments",
-    "check_source",
-    "command",
-    "follow",
-    "format_of_arguments",
-    "pairs",
-    "reason_of",
-    "spark_of",
-]
-
 PROGRESS_S = 1
 OURS = re.compile(r"^bridge\.errors\.\w+: (.+)\n((?! *SQLSTATE).*)$", re.MULTILINE)
 NO_TABLE = re.compile(r"Path does not exist: \S+|Unable to infer schema for Parquet")

@@ -53,8 +53,6 @@ from bridge.spark.tables import TableLog, log_of, read_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CompactResult", "compact", "main", "replaced"]
-
 KEEP_MIN = 2
 CLEAN_MIN_HOURS = 1  # files of a batch that is being written are not in the log yet
 NOTE = "replaces.json"

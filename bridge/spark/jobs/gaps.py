@@ -35,8 +35,6 @@ from bridge.spark.verdict import LakeVerdict, sentence, verdict_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TableAccount", "file_infos", "landing_account", "main", "table_account"]
-
 READERS = 16  # footers read at once: object stores answer slowly, and in parallel
 SHOWN = 20  # ranges of a kind
 

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["few", "ingest", "main", "once", "records"]
-
 SOURCE, RECORD, PROPERTIES = "brim-source", "brim-record", "mqtt-properties"
 WHOSE = ("edge", "stream", "partition", "epoch")
 MARKED = f"{DDL.partition(', offset ')[0]}, first long, last long"

@@ -26,8 +26,6 @@ from bridge.spark.tables import read_table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["latest", "main"]
-
 ORDER = ("timestamp", "epoch", "offset")
 
 

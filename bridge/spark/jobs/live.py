@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["OPEN", "LiveResult", "WindowStep", "ingest", "main", "shown", "step"]
-
 DELAY_S = 600.0
 AHEAD_S = 60.0  # of an edge's clock before the driver's: more than clocks that are kept right differ by
 KEPT = 3  # batches of state

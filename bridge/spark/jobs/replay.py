@@ -41,8 +41,6 @@ from bridge.spark.jobs.common import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["main", "range_name", "replay"]
-
 
 def range_name(options: Mapping[str, str]) -> str:
     """Name of the directory of these options, whatever their order."""

@@ -33,8 +33,6 @@ from bridge.spark.report.device_rows import Device, devices_of
 from bridge.spark.report.stream_checks import StreamLimits, StreamRow, edge_rows, lag_of, stream_rows
 from bridge.spark.verdict import LakeVerdict, sentence, verdict_of
 
-__all__ = ["main", "report"]
-
 ROWS_MAX, RANGES_MAX, LATEST = 200, 200, 10
 ABOVE_LIMIT = 6  # exit status
 

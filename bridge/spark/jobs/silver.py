@@ -23,8 +23,6 @@ import sys
 from bridge.spark.jobs import bronze
 from bridge.spark.jobs.common import add_format_arguments, add_spark_arguments, add_stream_arguments, command
 
-__all__ = ["main"]
-
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""

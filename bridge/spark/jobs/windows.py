@@ -35,8 +35,6 @@ from bridge.spark.tables import read_table
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["add_payload_arguments", "by_minute", "main", "with_value"]
-
 PAYLOADS = ("json", "msgpack", "text")
 WINDOW = "1 minute"
 _FIELD = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")

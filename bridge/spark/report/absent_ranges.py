@@ -12,8 +12,6 @@ from pathlib import Path
 from bridge.spark.completeness import Account, EpochKey, FileInfo
 from bridge.spark.report.stream_checks import CheckState
 
-__all__ = ["AbsentRange", "absent_ranges", "link_to", "number_of_ranges"]
-
 KINDS = ((CheckState.MISSING, "missing"), (CheckState.LOST, "lost"), (CheckState.SKIPPED, "skipped"))
 
 

@@ -28,8 +28,6 @@ from bridge.spark.report.stream_checks import lag_of
 from bridge.spark.report.time_buckets import TimeBuckets
 from bridge.spark.report.wording import seconds_in_words, shortened
 
-__all__ = ["device_bars", "lag_points", "late_bars", "volume_bars"]
-
 LIMIT = "#d64541"
 LATE_S = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (86400, "1 day"))
 

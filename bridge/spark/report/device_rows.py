@@ -11,8 +11,6 @@ from bridge.spark.tables import read_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Device", "devices_of"]
-
 DEVICES_SHOWN = 25
 
 

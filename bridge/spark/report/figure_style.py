@@ -12,8 +12,6 @@ from plotly import graph_objects as go
 
 from bridge.spark.report.wording import shortened
 
-__all__ = ["LABEL_MAX", "MARGIN_PX", "REST", "ROW_PX", "SERIES", "axis", "layout", "plain", "rows_axis"]
-
 LABEL_MAX = 30  # characters of a label; the hover has the whole text
 ROW_PX, MARGIN_PX = 24, 120
 SERIES = ("#3987e5", "#d97b1f", "#0d9f8c", "#a56be0", "#b58a1d", "#d9558d", "#4f9b3c", "#c06c5b")

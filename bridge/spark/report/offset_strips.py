@@ -15,8 +15,6 @@ from bridge.rangeset import Ranges
 from bridge.spark.completeness import EpochAccount
 from bridge.spark.report.figure_style import MARGIN_PX, ROW_PX, axis, layout, plain, rows_axis
 
-__all__ = ["CELLS", "offset_strips"]
-
 CELLS, STRIPS_MAX = 240, 60
 STATES = {
     "present": ("#2c9d60", ""),

@@ -20,8 +20,6 @@ from plotly.offline import get_plotlyjs
 
 from bridge.spark.report.wording import count_in_words, moment, seconds_in_words
 
-__all__ = ["render"]
-
 
 def render(context: Mapping[str, Any], charts: Mapping[str, go.Figure | None]) -> str:
     """The whole file. The template has the names of `context` and `charts`."""

@@ -16,17 +16,6 @@ from bridge.spark.completeness import Account, EdgeAccount, EpochAccount, FileIn
 from bridge.spark.report.wording import seconds_in_words
 from bridge.spark.verdict import LakeVerdict, verdict_of
 
-__all__ = [
-    "CheckState",
-    "EdgeRow",
-    "StreamCheck",
-    "StreamLimits",
-    "StreamRow",
-    "edge_rows",
-    "lag_of",
-    "stream_rows",
-]
-
 
 class CheckState(Enum):
     """Result of a check. The value is its word on the page."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-__all__ = ["BUCKETS_MAX", "TimeBuckets"]
-
 BUCKETS_MAX = 120
 DAY_S = 86400
 STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY_S)

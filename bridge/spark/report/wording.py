@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["count_in_words", "moment", "seconds_in_words", "shortened"]
-
 
 def count_in_words(count: float) -> str:
     """A count as short text: 7, 1.2 k, 3.4 M."""
