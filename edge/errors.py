@@ -25,24 +25,6 @@ from typing import Final, Protocol
 
 from ringbuf.errors import BrimError
 
-__all__ = [
-    "FILES_REMEDY",
-    "AccessDenied",
-    "BrokerUnreachable",
-    "ConfigError",
-    "ControlError",
-    "DirectoryBusy",
-    "EdgeError",
-    "FrameError",
-    "InvalidArgument",
-    "InvalidFile",
-    "NoAnswer",
-    "NotOpen",
-    "PortTaken",
-    "Refused",
-    "RingsUnavailable",
-]
-
 FILES_REMEDY: Final = "raise LimitNOFILE= of the service, or `ulimit -Hn`"  # of a process without descriptors
 
 

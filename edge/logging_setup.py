@@ -27,11 +27,6 @@ from edge.log_throttle import LineBudget
 from edge.recent_lines import RecentLines
 from edge.terminal_escape import escaped
 
-__all__ = [
-    "AUDIT", "FORMATS", "LEVELS", "LINES_PER_S", "LoggedPairs", "configure", "detached", "form", "pairs",
-    "recent", "set_level", "text_of",
-]  # fmt: skip
-
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 

@@ -12,8 +12,6 @@ import time
 from collections import deque
 from typing import Any, Final
 
-__all__ = ["LINES_MAX", "RecentLines"]
-
 LINES_MAX: Final = 1_000
 TEXT_MAX: Final = 256 << 10  # characters of all lines together
 MESSAGE_MAX: Final = 4_000  # characters of one line

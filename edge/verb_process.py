@@ -12,8 +12,6 @@ from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["ends_within", "start_verb"]
-
 ROOT = str(Path(__file__).resolve().parents[1])  # in the Debian package outside of Python's path
 
 

@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-__all__ = ["within"]
-
 T = TypeVar("T")
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import brim
+from edge.config.listener import Listener, Tls
 from edge.config.loader import parse
 from edge.config.schema import Bridge as BridgeSection
-from edge.config.schema import Config, Listener, Plugin, Producer, Stream, Tls
+from edge.config.schema import Config, Plugin, Producer, Stream
 from edge.observe.metric_families import METRICS
 from tests.support import documents
 from tests.support.documents import ARCHITECTURE, DOCUMENTS, PAGES, README, Block, blocks, prose, short

@@ -9,8 +9,6 @@ from enum import IntFlag
 
 from msgspec import Struct
 
-__all__ = ["Access", "AccessRule"]
-
 
 class Access(IntFlag):
     """Access of a rule. Trees store plain ints, which combine in a tenth of the time."""

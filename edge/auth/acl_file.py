@@ -20,8 +20,6 @@ from edge.auth.errors import AuthFileError, text_of
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 
-__all__ = ["parse_rules", "read_rules"]
-
 _ACCESS = {
     "read": Access.READ,
     "write": Access.WRITE,

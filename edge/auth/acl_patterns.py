@@ -12,8 +12,6 @@ from collections.abc import Mapping
 
 from edge.auth.interfaces import ClientInfo
 
-__all__ = ["NAMES", "filled", "names_of"]
-
 NAMES = re.compile("%[cu]")
 
 

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from edge.auth.password_file import User, Users
     from edge.auth.scram import ScramAuthenticator
 
-__all__ = ["AuthBackend", "AuthFiles", "scram_secret"]
-
 SECRET_BYTES = 32
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from edge.config.regular_file import require_regular
 from edge.errors import EdgeError, InvalidFile
 
-__all__ = ["AuthFileError", "PluginError", "text_of"]
-
 _ACCESS_REMEDY = "let the broker's user read it, by chgrp and chmod g+r"
 _OTHER_REMEDY = "name a regular file"
 

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 
-__all__ = ["FairExecutor", "origin"]
-
 NETWORK_BITS = 64  # of IPv6: one machine has all addresses of such a network
 
 

@@ -20,23 +20,6 @@ from msgspec.structs import replace
 
 from edge.auth.tenant_names import prefix_in
 
-__all__ = [
-    "AccessList",
-    "AllowedFilters",
-    "Answer",
-    "AuthStep",
-    "Authenticator",
-    "ClientInfo",
-    "Conversation",
-    "EnhancedAuthenticator",
-    "ListenerPolicy",
-    "PlugIns",
-    "Surveyable",
-    "Verdict",
-    "Watcher",
-    "anonymous_allowed",
-]
-
 
 class ClientInfo(msgspec.Struct, frozen=True, gc=False):
     """Facts of a client. Client identifier and user name are texts of the client: do not rely on them.

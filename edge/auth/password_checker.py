@@ -28,8 +28,6 @@ from edge.auth.scram_keys import keyed
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 
-__all__ = ["PasswordChecker"]
-
 log = logging.getLogger(__name__)
 
 THREADS = 2  # each argon2id check takes 19 MiB meanwhile

@@ -28,8 +28,6 @@ from edge.logging_setup import pairs
 from persistence.durable_file import NewFile
 from persistence.files import OsFiles
 
-__all__ = ["User", "Users", "change_user", "check_name", "delete_user", "parse_users", "read_users"]
-
 log = logging.getLogger(__name__)
 
 NAME_MAX_BYTES = 65_535  # limit of an MQTT string

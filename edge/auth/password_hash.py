@@ -19,8 +19,6 @@ import secrets
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = ["HASH_KINDS", "HashKind", "PasswordHash", "make_hash", "parse_hash"]
-
 HashKind = Literal["argon2id", "pbkdf2"]
 HASH_KINDS: tuple[HashKind, ...] = ("argon2id", "pbkdf2")
 

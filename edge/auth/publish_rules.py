@@ -16,8 +16,6 @@ from edge.auth.access_rule import Access, AccessRule
 from edge.auth.acl_patterns import NAMES, filled, names_of
 from edge.auth.interfaces import ClientInfo
 
-__all__ = ["PublishRules"]
-
 RULES_MAX = 64  # of one client: the engine examines each rule for a new topic
 RULES_MAX_BYTES = 4_096  # of one client: each connection has a copy
 WRITE, DENY = b"\1", b"\2"

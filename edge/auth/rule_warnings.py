@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterator
 from edge.auth.backend import AuthFiles
 from edge.config.schema import Config
 
-__all__ = ["rule_warnings"]
-
 NAMES_SHOWN = 10
 REMEDY = (
     "set password_file in [auth] and add users with `brim passwd`, add an [[auth.plugin]], or set "

@@ -8,8 +8,6 @@ from __future__ import annotations
 import stringprep as tables
 import unicodedata
 
-__all__ = ["saslprep"]
-
 _PROHIBITED = (
     tables.in_table_c12,
     tables.in_table_c21_c22,

@@ -24,8 +24,6 @@ from edge.auth.password_file import User, check_name
 from edge.auth.saslprep import saslprep
 from edge.auth.scram_keys import ITERATIONS, METHOD, SALT_BYTES, ScramKeys, hashed, keyed
 
-__all__ = ["ScramAuthenticator"]
-
 NONCE_BYTES = 24
 MESSAGE_MAX_BYTES = 8_192  # names and nonces; no honest client sends more
 _ESCAPE = re.compile(r"=(?!2C|3D)")

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 from edge.auth.saslprep import saslprep
 
-__all__ = ["ITERATIONS", "METHOD", "PREFIX", "ScramKeys", "hashed", "keyed", "make_keys", "parse_keys"]
-
 METHOD = "SCRAM-SHA-256"
 PREFIX = f"{METHOD}$"
 ITERATIONS = 15_000  # RFC 7677 requires 4,096 at least, and prefers 15,000; the client computes them

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from edge.mqtt import split_share
 
-__all__ = ["MARK", "full_filter", "is_of_tenants", "is_reserved", "prefix_in", "prefix_of", "tenant_of"]
-
 MARK = "$tenant/"
 
 

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from edge.auth.tenant_names import MARK
 from edge.config.schema import DEFAULT_STREAM, Config, Stream
 
-__all__ = ["SharedStore", "shared_stores", "streams_of_tenants"]
-
 NO_TENANT = ""
 NAMES_SHOWN = 5
 

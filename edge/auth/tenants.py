@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 from edge.auth.interfaces import ClientInfo
 from edge.config.tenant import TENANTS_MAX, Tenant
 
-__all__ = ["NO_TENANTS", "Tenants"]
-
 
 class Tenants:
     """All configured tenants. Each name has a number, from 1 on, as long as the broker runs."""

@@ -19,8 +19,6 @@ from typing import BinaryIO
 from edge.backup.manifest import BackupFile
 from persistence.files import OsFiles
 
-__all__ = ["checksum", "copy_database", "copy_file"]
-
 CHUNK_BYTES = 4 << 20
 FICLONE = 0x40049409  # of ioctl_ficlone(2); the module fcntl of Python 3.11 does not name it
 

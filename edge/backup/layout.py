@@ -21,8 +21,6 @@ from edge.recovery.state_files import FILE_NAMES, SESSIONS_RING
 from edge.streams.ring_files import stream_of
 from persistence.archive import ARCHIVE_SUFFIX
 
-__all__ = ["LAST", "LOG", "STATE", "BrokerFiles", "archives_in", "snapshot_files", "state_files"]
-
 STATE, LOG = "state", "log"
 # Copied last, so that they contain every epoch that other files of the backup refer to.
 LAST = ("epochs", "epochs.copy", "installation", "installation.copy")

@@ -12,8 +12,6 @@ from persistence import LogError, LogReader, OsFiles
 from persistence.segment.format import segment_name
 from persistence.segment.scan import SegmentTable, read_table
 
-__all__ = ["logged_end", "tail_of"]
-
 
 def tail_of(directory: Path, reader: LogReader) -> SegmentTable | None:
     """Table of the last segment up to its last valid extent. None: no segment, a lost or a sealed one."""

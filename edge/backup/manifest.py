@@ -18,8 +18,6 @@ from edge.errors import EdgeError
 from persistence.durable_file import read_file, replace_file
 from persistence.files import OsFiles
 
-__all__ = ["MANIFEST_NAME", "BackupFile", "Manifest", "partial_of", "read_manifest", "write_manifest"]
-
 MANIFEST_NAME = "manifest.json"
 PARTIAL_SUFFIX = ".partial"
 FORMAT, VERSION = "brim-backup", 1

@@ -19,8 +19,6 @@ from edge.config.directories import LOCK_NAME, RESTORING_NAME
 from edge.errors import EdgeError
 from persistence.files import OsFiles
 
-__all__ = ["check_empty", "restore_backup", "verify_backup"]
-
 
 def verify_backup(directory: Path, manifest: Manifest, advance: Advance = lambda _: None) -> list[str]:
     """Read every file of the backup. Return the problems: missing, changed and unknown files."""

@@ -43,8 +43,6 @@ from ringbuf import Ring
 from ringbuf.errors import RingError
 from ringbuf.ring import Extremes
 
-__all__ = ["make_backup", "total_bytes"]
-
 LOG_WAIT_S, LOG_LOOK_S = 10.0, 0.05
 
 

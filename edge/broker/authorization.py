@@ -29,8 +29,6 @@ from edge.broker.sessions import Session
 from edge.engine.engine import Engine
 from edge.mqtt import split_share
 
-__all__ = ["NO_PEER", "Authorization"]
-
 NO_PEER = (0, "")
 
 

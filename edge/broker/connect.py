@@ -39,8 +39,6 @@ from edge.logging_setup import AUDIT, pairs
 from edge.mqtt import ConnAck, Connect, Properties, ReasonCode, Version, encode
 from edge.mqtt.properties import NO_PROPERTIES
 
-__all__ = ["ConnectHandler"]
-
 log = logging.getLogger(__name__)
 audit = logging.getLogger(AUDIT)
 

@@ -38,8 +38,6 @@ from edge.mqtt import (
 )
 from edge.session_store.journal_writer import SessionJournal
 
-__all__ = ["ConnectedClient", "Connections", "audit_facts", "encode_within"]
-
 log = logging.getLogger(__name__)
 audit = logging.getLogger(AUDIT)
 

@@ -15,8 +15,6 @@ from edge.auth.tenant_names import tenant_of
 from edge.broker.sessions import Session
 from edge.engine.engine import CloseCause, DropCause, Engine, SessionStats, counters_of
 
-__all__ = ["ClientRow", "Counters", "shortened"]
-
 _TOTALS = (
     "bytes_in", "bytes_out", "packets_in", "packets_out", "published", "published_bytes", "from_producers",
     "delivered", "delivered_bytes", "redelivered", "retained_refused", "connections_opened", "full_waits",

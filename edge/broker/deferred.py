@@ -25,8 +25,6 @@ from typing import TypeVar, cast
 from edge.broker.sliced_work import Steps, at_once
 from edge.engine.engine import Engine
 
-__all__ = ["Call", "DeferredDecisions", "RunGuarded"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from edge.auth.tenant_names import is_reserved
 
-__all__ = ["DELAYED", "delayed_target"]
-
 DELAYED = "$delayed/"
 DIGITS_MAX = 10
 

@@ -26,8 +26,6 @@ from edge.mqtt.reason_codes import ReasonCode
 from edge.streams.ring_files import stream_of
 from ringbuf import REFUSAL_NO_LOG, REFUSAL_NO_ROOM
 
-__all__ = ["Lost", "RingDurability", "Upstream", "reason_code", "refusal"]
-
 log = logging.getLogger(__name__)
 
 _REASONS = {

@@ -19,8 +19,6 @@ from edge.engine.engine import Engine
 from edge.session_store.journal_writer import SessionJournal
 from ringbuf import Ring, Writer
 
-__all__ = ["EngineRings", "PartitionLike", "StreamRules"]
-
 PLACES_MAX = 256  # places of the table of topics that are examined between two yields
 FILTERS_TRIED_MAX = 25_600  # filters of streams that are tried between two yields: about 0.2 ms
 

@@ -39,8 +39,6 @@ from edge.mqtt import (
     encode,
 )
 
-__all__ = ["EnhancedAuth"]
-
 audit = logging.getLogger(AUDIT)
 
 ROUND_TRIPS_MAX = 8

@@ -18,8 +18,6 @@ from edge.engine.engine import FULL, OK, Engine
 from edge.mqtt import ProtocolError, check_name
 from ringbuf import FLAG_RETAIN
 
-__all__ = ["RETRY_S", "InternalPublisher"]
-
 WAITING_MAX = 1_024
 RETRY_S = 0.005
 

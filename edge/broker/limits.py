@@ -10,8 +10,6 @@ from edge.broker.wills import WillLimits
 from edge.mqtt import Version
 from edge.mqtt.primitives import PacketLimits
 
-__all__ = ["BrokerLimits", "PacketLimits"]
-
 DEFAULT_PACKETS = PacketLimits(user_properties_max=256, filters_max=1_024)
 _V5 = Version.V5  # reading a member of an enumeration takes a function call
 

@@ -27,8 +27,6 @@ from edge.engine.engine import Engine
 from edge.logging_setup import pairs
 from ringbuf import Range
 
-__all__ = ["LogBackfill", "ReadAt"]
-
 log = logging.getLogger(__name__)
 
 READ_BYTES = 256 << 10  # approximate; an extent of the log is read as a whole

@@ -29,8 +29,6 @@ from ringbuf.native import ffi
 if TYPE_CHECKING:
     from edge.config.quota import OwnerQuota, Quota
 
-__all__ = ["NO_OWNER", "Owners", "key_of", "limits_in", "owner_in", "owner_max", "owner_text"]
-
 log = logging.getLogger(__name__)
 
 NO_OWNER = b""

@@ -23,8 +23,6 @@ from edge.engine.connect_calls import VERSIONS, PlainConnect
 from edge.engine.engine import Engine
 from edge.mqtt import Version
 
-__all__ = ["PlainConnects"]
-
 # A longer identifier is measured by ConnectHandler: in bytes, for client_id_max_bytes and the journal.
 CLIENT_ID_MAX = 64
 UTF8_MAX = 4  # bytes of a character

@@ -16,8 +16,6 @@ from ringbuf import FLAG_QOS
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
 
-__all__ = ["PAGE_BYTES", "RetainedAdmin"]
-
 PLACES = 4_096  # of the table of topics, examined for one page
 ROWS = 256
 PAGE_BYTES = 64 << 10  # of topics, properties and payloads in one page, unless one message is longer

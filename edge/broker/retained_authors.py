@@ -14,8 +14,6 @@ import msgspec
 
 from edge.auth.interfaces import ClientInfo
 
-__all__ = ["NO_AUTHOR", "UNKNOWN_AUTHOR", "author_of", "client_info_of_author"]
-
 NO_AUTHOR = b""
 UNKNOWN_AUTHOR = msgspec.msgpack.encode(None)  # of a tenant, which the message counts for
 TEXT_MAX = 256  # characters

@@ -34,8 +34,6 @@ from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN
 if TYPE_CHECKING:
     from ringbuf import Record
 
-__all__ = ["Retained", "RetainedRecord"]
-
 log = logging.getLogger(__name__)
 
 AUTHORS_AT_ONCE = 64  # authors that are checked in one step

@@ -42,8 +42,6 @@ from edge.engine.subscription_options import (
 from edge.mqtt import Subscription, split_share
 from edge.session_store.journal_writer import SessionJournal
 
-__all__ = ["Router", "TopicLimits"]
-
 _ENDED = object()
 # part of the table that is recycled at a time, so that a full table does not need it for every new topic
 RECYCLE_SHARE = 64

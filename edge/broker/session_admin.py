@@ -17,8 +17,6 @@ from edge.engine.subscription_options import subscription_of
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
 
-__all__ = ["SessionAdmin"]
-
 TEXT_MAX = 1_024  # characters of a text, except the client identifier, which other requests need whole
 _PROTOCOLS = {3: "3.1", 4: "3.1.1", 5: "5"}
 

@@ -23,8 +23,6 @@ from edge.broker.subscription_tree import has_wildcard, is_share, overlap
 from edge.engine.engine import NO_TOPIC, OPTION_IDS_SHIFT, Engine, Match, counters_of
 from edge.engine.subscription_options import SubscriptionOptions, combined, route_options
 
-__all__ = ["SessionRoutes"]
-
 OPTIONS_MASK = (1 << OPTION_IDS_SHIFT) - 1
 MANY = 128  # topics from which on the filters of a session are looked up, instead of each topic
 PYTHON_PIECE = 128  # topics that Python examines one by one between two yields

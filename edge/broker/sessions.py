@@ -26,8 +26,6 @@ from edge.mqtt import Will
 from edge.session_store.journal_writer import SessionJournal
 from edge.session_store.session_filters import SessionFilters
 
-__all__ = ["NEVER_S", "Session", "SessionLimits", "Sessions"]
-
 NEVER_S = 0xFFFF_FFFF  # Session Expiry Interval of a session that never expires [MQTT 5 section 3.1.2.11.2]
 
 

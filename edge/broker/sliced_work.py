@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeAlias, TypeVar
 
-__all__ = ["Steps", "at_once"]
-
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 

@@ -45,8 +45,6 @@ from edge.mqtt import (
 )
 from edge.mqtt.packet_types import PacketType
 
-__all__ = ["SubscribeHandler"]
-
 # Retain Handling of MQTT 5. Before MQTT 5, retained messages are sent at every SUBSCRIBE, which is value 0.
 _IF_NEW, _NEVER = 1, 2
 _SUBSCRIBE, _UNSUBSCRIBE = PacketType.SUBSCRIBE << 4 | 2, PacketType.UNSUBSCRIBE << 4 | 2  # first bytes

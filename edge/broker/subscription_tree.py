@@ -18,8 +18,6 @@ from edge.broker.sliced_work import Steps
 from edge.engine.engine import Engine, Match
 from edge.mqtt.topic_filters import matches, split_share
 
-__all__ = ["SubscriptionTree", "has_wildcard", "is_share", "overlap"]
-
 WORK = 2_048  # filters and subscriptions between two yields
 CHANGES_KEPT = 256  # latest filters that has_changed() compares
 

@@ -22,8 +22,6 @@ from edge.broker.router import Router
 from edge.broker.sessions import Sessions
 from edge.engine.engine import Engine
 
-__all__ = ["TOPICS", "SysTopics"]
-
 ROOT = "$SYS/broker/"
 MINUTES = (1, 5, 15)
 LOADS = {  # name behind load/: total that it is made of, and meaning

@@ -14,8 +14,6 @@ from edge.broker.owners import limits_in
 from edge.broker.wills import Wills
 from edge.engine.engine import Engine, Table
 
-__all__ = ["TenantUsage"]
-
 # An accepted connection counts for CONNECTIONS; those before belong to no tenant.
 _TABLES = tuple(table for table in Table if table is not Table.OPENING)
 

@@ -30,8 +30,6 @@ from edge.mqtt.properties import record_properties
 from edge.session_store.journal_writer import SessionJournal
 from ringbuf import FLAG_EXPIRY
 
-__all__ = ["TenantWills", "WillLimits", "Wills", "message_of", "will_bytes"]
-
 SLICE_BYTES = 256 << 10
 WILL_COST_BYTES = (
     8 << 10

@@ -12,20 +12,6 @@ from pathlib import Path
 from edge.config.directories import INSTANCE
 from edge.config.units import InvalidUnit, milliseconds_of, size_of
 
-__all__ = [
-    "at_least_one",
-    "directory",
-    "instance",
-    "percent",
-    "port",
-    "positive",
-    "positive_seconds",
-    "seconds",
-    "size",
-    "speed",
-    "whole_seconds",
-]
-
 PORT_MAX = 65_535
 
 

@@ -35,8 +35,6 @@ from edge.errors import AccessDenied, BrokerUnreachable, EdgeError
 from edge.local.protocol import Connection, Save, Saved, SettingList, Settings
 from edge.terminal_escape import escaped
 
-__all__ = ["add_arguments", "content", "run"]
-
 SAVE_S, SAVE_LOOK_S = 60.0, 0.05
 
 

@@ -45,8 +45,6 @@ from edge.load.histogram import time_in_words
 from edge.mqtt import Version
 from edge.terminal_escape import escaped
 
-__all__ = ["add_arguments", "run"]
-
 VERSIONS = {"3.1.1": Version.V311, "5": Version.V5}
 TOUR_DURATION_S = 1.0
 PROGRESS_S = 0.2

@@ -55,8 +55,6 @@ from edge.waiting import within
 if TYPE_CHECKING:
     from bridge.drain.bridge import Bridge
 
-__all__ = ["add_arguments", "run"]
-
 log = logging.getLogger(__name__)
 
 

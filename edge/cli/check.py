@@ -26,8 +26,6 @@ from edge.config.schema import Config
 from edge.doctor.service import ServiceUnknown, service_of
 from edge.errors import ConfigError, EdgeError, with_hint
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim check`."""

@@ -48,8 +48,6 @@ from edge.local.protocol import (
 )
 from edge.terminal_escape import escaped
 
-__all__ = ["COLUMNS", "add_arguments", "all_clients", "run"]
-
 _MATCHED = ("client_id", "username", "address")
 
 

@@ -10,8 +10,6 @@ import argparse
 import os
 import sys
 
-__all__ = ["add_color", "apply_color", "colored"]
-
 _CHOICES = ("auto", "always", "never")
 _CODES = {"red": 31, "green": 32, "yellow": 33, "bold": 1}
 

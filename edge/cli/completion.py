@@ -12,8 +12,6 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["SHELLS", "add_arguments", "run", "script"]
-
 SHELLS = ("bash", "zsh", "fish")
 
 

@@ -32,8 +32,6 @@ from edge.errors import EdgeError
 from edge.local.protocol import Connection, SettingList, Settings
 from edge.terminal_escape import escaped
 
-__all__ = ["FIRST_FILE", "add_arguments", "run"]
-
 FIRST_FILE = """\
 # Configuration of Brim. Every setting is optional; docs/reference/configuration.md has all of them.
 # Check the file with `brim check FILE`, and start with `brim run --config FILE`.

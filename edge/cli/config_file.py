@@ -22,8 +22,6 @@ from edge.errors import EdgeError
 from persistence.durable_file import replace_file
 from persistence.files import OsFiles
 
-__all__ = ["set_value"]
-
 REPEATED = frozenset({"stream", "bridge", "producer", "listener", "plugin"})  # sections in [[...]]
 FREE = frozenset({"options", "remap", "priorities"})  # tables whose keys may contain dots
 

@@ -12,8 +12,6 @@ from edge.logging_setup import FORMATS, LEVELS
 if TYPE_CHECKING:
     from edge.config.schema import Config
 
-__all__ = ["add_config_arguments", "add_logging_arguments", "add_runtime_argument", "configured"]
-
 
 def add_logging_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --log-level and --log-format of a process next to the broker."""

@@ -47,8 +47,6 @@ from edge.consumers.start_place import unix_ns
 from edge.errors import EdgeError
 from edge.terminal_escape import escaped
 
-__all__ = ["add_arguments", "run"]
-
 DEFAULT = "default"
 OPTIONS: dict[str, tuple[SettingName, str]] = {
     "--lease": ("lease_ms", "time that a consumer has for a record, such as 60s"),

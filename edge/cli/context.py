@@ -26,8 +26,6 @@ from edge.cli.contexts import Context, Contexts
 from edge.cli.listing import table, text_column
 from edge.errors import EdgeError
 
-__all__ = ["add_arguments", "run"]
-
 NONE = "none"  # not a name
 _COLUMNS = tuple(text_column(key, key) for key in ("name", "host", "port", "user", "tls"))
 

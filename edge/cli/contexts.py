@@ -19,8 +19,6 @@ from edge.errors import EdgeError
 from persistence.durable_file import replace_file
 from persistence.files import OsFiles
 
-__all__ = ["Context", "Contexts", "apply_context", "contexts_file"]
-
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 HOST = "127.0.0.1"
 

@@ -26,8 +26,6 @@ from edge.errors import EdgeError
 from edge.local.payloads import payload_fields, short_payload
 from edge.local.protocol import CancelDelayed, Cancelled, Connection, Delayed, DelayedList
 
-__all__ = ["add_arguments", "run"]
-
 IDS_MAX = 1_000  # of one request
 
 

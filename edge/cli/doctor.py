@@ -27,8 +27,6 @@ from edge.doctor.service import ServiceUnknown, SystemdService, installed_servic
 from edge.errors import BrokerUnreachable, ConfigError
 from edge.terminal_escape import escaped
 
-__all__ = ["add_arguments", "run"]
-
 _COLORS = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.ERROR: "red"}
 
 

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from ringbuf.errors import BrimError
 
-__all__ = ["GAP", "PACKAGES", "ErrorClass", "catalog", "code_of", "error_classes", "error_lines"]
-
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "edge": "Broker, clients and commands", "bridge": "Bridges, sinks and Spark",

@@ -8,8 +8,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Self
 
-__all__ = ["Exit"]
-
 
 class Exit(IntEnum):
     """Exit status of a verb, and its meaning."""

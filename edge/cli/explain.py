@@ -20,8 +20,6 @@ from typing import Any
 from edge.cli.error_catalog import ErrorClass, catalog, error_classes
 from edge.errors import EdgeError
 
-__all__ = ["add_arguments", "run"]
-
 WIDTH = 100
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_in_words", "count_in_words", "counted", "micros_in_words", "seconds_in_words"]
-
 
 def bytes_in_words(count: float) -> str:
     """Text of a size: `64 MiB`, `1.5 KiB`."""

@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-__all__ = ["import_asyncio", "import_msgspec"]
-
 
 class _AtFirstUse(ModuleType):
     """Takes the place of a module for those that import it now, and imports it when it is used."""

@@ -19,11 +19,6 @@ from edge.cli.argument_types import at_least_one
 from edge.cli.humanize import count_in_words
 from edge.terminal_escape import escaped
 
-__all__ = [
-    "TOPIC_COLUMN", "Column", "Row", "add_listing_arguments", "number_column", "ordered", "print_listing",
-    "table", "text_column",
-]  # fmt: skip
-
 LIMIT = 1_000  # rows of a table without --limit
 GAP = "  "
 

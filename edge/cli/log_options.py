@@ -15,14 +15,6 @@ from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 from edge.streams.ring_files import stream_of
 
-__all__ = [
-    "accept_negative_places",
-    "add_log_arguments",
-    "add_part_arguments",
-    "chosen_rings",
-    "log_directory",
-]
-
 _NEGATIVE_PLACE = re.compile(r"-\.?\d")
 
 

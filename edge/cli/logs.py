@@ -26,8 +26,6 @@ from edge.cli.config_options import add_runtime_argument
 from edge.local.protocol import Connection, LogLines, LogPage
 from edge.logging_setup import LEVELS, text_of
 
-__all__ = ["add_arguments", "run"]
-
 SHOWN = 50
 CHECK_S = 0.5  # between two checks for new lines, with --follow
 

@@ -18,8 +18,6 @@ from edge.errors import EdgeError
 from edge.local.arrivals import Arrival
 from edge.terminal_escape import escaped_payload
 
-__all__ = ["message_format"]
-
 Part = Callable[[Arrival, int], bytes]  # (message, time in nanoseconds)
 
 _VALUE = r"%(?P<flags>[-0]*)(?P<width>\d*)(?:\.(?P<most>\d+))?(?P<letter>.?)"

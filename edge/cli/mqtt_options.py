@@ -17,29 +17,11 @@ from edge.cli.argument_types import port as port_argument
 from edge.cli.argument_types import whole_seconds
 from edge.cli.contexts import apply_context
 from edge.cli.exit_status import Exit
-from edge.client import (
-    Client,
-    ClientError,
-    ConnectRefused,
-    Options,
-    PublishRefused,
-    Reconnect,
-    SubscribeRefused,
-)
+from edge.client import Client, Options, Reconnect
+from edge.client.errors import ClientError, ConnectRefused, PublishRefused, SubscribeRefused
 from edge.errors import AccessDenied, EdgeError, InvalidArgument, Refused
 from edge.mqtt import ProtocolError, Version, Will
 from edge.terminal_escape import escaped
-
-__all__ = [
-    "UsageError",
-    "add_broker_arguments",
-    "add_connection_arguments",
-    "add_will_arguments",
-    "client_of",
-    "run_verb",
-    "topic_of_url",
-    "will_of",
-]
 
 VERSIONS = {"3.1": Version.V31, "3.1.1": Version.V311, "5": Version.V5}
 # As mosquitto_pub names them.

@@ -23,8 +23,6 @@ from edge.auth.scram_keys import make_keys
 from edge.cli.mqtt_options import UsageError
 from edge.terminal_escape import escaped
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim passwd`."""

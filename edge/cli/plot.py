@@ -15,8 +15,6 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Plot"]
-
 STEP_NS = 1_000_000  # at the beginning
 LABEL = 12  # characters to the left of the plot
 NS_PER_S: Final = 1_000_000_000

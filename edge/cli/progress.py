@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["progress", "waiting"]
-
 SHOW_AFTER_S = 1.0  # for spinners: most work ends earlier
 
 

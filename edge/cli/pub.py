@@ -31,8 +31,6 @@ from edge.cli.mqtt_options import (
 from edge.client import Client
 from edge.mqtt import Properties
 
-__all__ = ["add_arguments", "run"]
-
 READ_BYTES = 65_536
 CHUNKS_WAITING = 16  # of standard input; with more the writing process waits
 

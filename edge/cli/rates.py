@@ -5,9 +5,6 @@ from __future__ import annotations
 from edge.cli.humanize import bytes_in_words
 from edge.cli.listing import Column, number_column, text_column
 
-__all__ = ["BRIDGE_COLUMNS", "CONSUMER_COLUMNS", "RING_COLUMNS"]
-
-
 RING_COLUMNS = (
     text_column("ring", "ring"),
     text_column("stream", "stream"),

@@ -23,8 +23,6 @@ from edge.config.live_settings import public_changes
 from edge.local.protocol import Connection, Reload, Reloaded, SettingList, Settings
 from edge.terminal_escape import escaped
 
-__all__ = ["add_arguments", "run"]
-
 RELOAD_S = 60.0  # a bridge completes its files in flight, which takes up to 30 s
 
 

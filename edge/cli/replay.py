@@ -34,8 +34,6 @@ from edge.cli.replay_targets import ReplayTarget, target
 from edge.log.log_place import place_of
 from edge.log.offline_reader import LogRecord, LogView, ScanPosition
 
-__all__ = ["add_arguments", "run"]
-
 LOOK_S = 0.2  # between two checks for new records, with --follow
 TURN_RECORDS = 256  # then other tasks run: keep-alives, acknowledgements
 LATE_ENOUGH_S = 0.001  # shorter times are not worth a sleep

@@ -34,8 +34,6 @@ from edge.server.port_owner import port_owner_writes
 from edge.terminal_escape import escaped
 from ringbuf import FLAG_QOS, FLAG_RETAIN
 
-__all__ = ["Lines", "PlotTarget", "ReplayTarget", "number_in", "target"]
-
 SUBSCRIBING_S = 0.1  # a new subscriber may have further subscriptions
 PLOT_LINES_MAX = 20
 TOPICS_COUNTED = 10_000  # more are shown as 10000+

@@ -21,8 +21,6 @@ from edge.cli.request import add_exchange_arguments, arrival_of
 from edge.cli.sub import line_form
 from edge.mqtt import Properties
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim reply`."""

@@ -25,8 +25,6 @@ from edge.local.arrivals import Arrival
 from edge.local.payloads import property_fields
 from edge.mqtt import Properties
 
-__all__ = ["add_arguments", "add_exchange_arguments", "arrival_of", "run"]
-
 WAIT_S = 10.0
 
 

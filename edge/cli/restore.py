@@ -28,8 +28,6 @@ from edge.cli.progress import progress
 from edge.config.directories import LOCK_NAME, DirectoryLock, make_directory
 from edge.terminal_escape import escaped
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim restore`."""

@@ -31,8 +31,6 @@ from edge.local.payloads import payload_fields, record_property_fields, short_pa
 from edge.local.protocol import Cleared, ClearRetained, Connection, Retained, RetainedList
 from edge.terminal_escape import escaped, escaped_payload
 
-__all__ = ["add_arguments", "retained_messages", "run"]
-
 WHOLE_BYTES = 64 << 10  # longest payload of one answer
 
 

@@ -16,8 +16,6 @@ import argparse
 from edge.cli.config_options import add_config_arguments
 from edge.logging_setup import FORMATS, LEVELS
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim run`."""

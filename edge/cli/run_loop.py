@@ -22,8 +22,6 @@ from edge.server.sd_notify import notify, watchdog_interval_s
 from edge.server.server import BrokerServer
 from edge.server.sighup import sighup
 
-__all__ = ["run_loop"]
-
 log = logging.getLogger(__name__)
 
 TIDY_S = 300.0

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from bridge.payloads.infer import Inference
     from bridge.payloads.samples import Sample
 
-__all__ = ["add_arguments", "run"]
-
 SAMPLE = 10_000
 SAMPLE_MAX = 1_000_000
 

@@ -18,8 +18,6 @@ from collections.abc import Iterable
 from types import FrameType, TracebackType
 from typing import Self
 
-__all__ = ["Screen", "is_terminal"]
-
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"  # other screen, no cursor, no wrapping, clear
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"

@@ -35,8 +35,6 @@ from edge.terminal_escape import escaped
 from persistence import LogReader
 from persistence.segment.segment_info import SegmentInfo
 
-__all__ = ["add_arguments", "run"]
-
 RINGS_SHOWN = 3  # of one segment
 
 

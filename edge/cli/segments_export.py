@@ -33,8 +33,6 @@ from edge.log.log_place import place_of
 from edge.log.offline_reader import LogView, ScanPosition
 from ringbuf import Range
 
-__all__ = ["add_export_arguments", "export"]
-
 FILE_BYTES = 8 << 20  # of one drained file
 
 

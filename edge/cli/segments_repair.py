@@ -24,9 +24,6 @@ from persistence.segment.format import segment_name
 from persistence.segment.quarantine import QUARANTINE, copy_to_quarantine
 from persistence.segment.verify import CheckedSegment, mend
 
-__all__ = ["archive", "repair"]
-
-
 # ---- repair ----
 
 

@@ -23,8 +23,6 @@ from persistence.segment.format import SEGMENT_SUFFIX, segment_name
 from persistence.segment.scan import read_header
 from persistence.segment.verify import CheckedSegment, check_segment
 
-__all__ = ["CommandResult", "Findings", "Flaw", "file_bytes", "look_through", "verify"]
-
 FAILING_DISK = "if more places are damaged each time, the disk is failing: copy the log away, then replace it"
 
 

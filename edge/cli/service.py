@@ -32,8 +32,6 @@ from edge.cli.argument_types import instance
 from edge.cli.service_unit import Unit, socket_unit
 from edge.errors import EdgeError
 
-__all__ = ["add_arguments", "run"]
-
 _TIMEOUT_S = 10.0
 USER = "brim"
 SYSTEM_CONFIG = Path("/etc/brim/brim.toml")

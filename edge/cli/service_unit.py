@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edge.config.listener import Listener
 
-__all__ = ["Unit", "socket_unit"]
-
 _SERVICE = """\
 [Unit]
 Description=Brim edge broker{title}

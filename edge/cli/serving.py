@@ -20,8 +20,6 @@ from edge.server.server import BrokerServer
 from edge.transport import descriptors
 from persistence.durable_file import problem_of, remedy_of
 
-__all__ = ["serve"]
-
 log = logging.getLogger(__name__)
 
 # The longest that the MQTT thread waits for the interpreter while another thread computes, for example

@@ -32,8 +32,6 @@ from edge.sim.fleet import simulate
 from edge.sim.plan import FIRST_PLAN, FleetPlan, load
 from edge.terminal_escape import escaped
 
-__all__ = ["add_arguments", "run"]
-
 CONNECT_RATE = 500.0
 
 

@@ -25,8 +25,6 @@ from types import ModuleType
 
 from edge.errors import EdgeError
 
-__all__ = ["JOBS", "add_arguments", "run"]
-
 JOBS = {
     "bronze": "drained files to a table, each record exactly once",
     "kafka": "a Kafka topic to a table, each record exactly once",

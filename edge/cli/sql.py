@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from edge.sql.records import RecordRelation
     from edge.sql.result import QueryResult
 
-__all__ = ["add_arguments", "run"]
-
 IMPORTS_NICENESS = 0  # they would take long with the lowest priority, if the machine is busy
 OOM_SCORE_MAX = 1000
 STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}  # SIGALRM: --time-limit

@@ -19,8 +19,6 @@ from edge.cli.mqtt_options import UsageError
 if TYPE_CHECKING:
     from edge.sql.result import QueryResult
 
-__all__ = ["FORMATS", "RowWriter", "format_of", "writer_of"]
-
 FORMATS = ("table", "csv", "json", "parquet", "arrow")
 SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".arrow": "arrow"}
 ROWS_MAX = 10_000  # of a table

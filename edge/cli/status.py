@@ -28,8 +28,6 @@ from edge.local.protocol import Connection, Report, Status
 from edge.observe.health import troubles, upstream_waits
 from edge.terminal_escape import escaped
 
-__all__ = ["add_arguments", "run"]
-
 OWNER_SHARE = 10  # an owner with a smaller part of a table is not shown
 _CAUSES = {
     "overwritten": "overwritten in the ring before they were drained",

@@ -10,8 +10,6 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["StopRequest"]
-
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

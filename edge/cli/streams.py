@@ -19,8 +19,6 @@ from edge.cli.listing import Column, Row, add_listing_arguments, print_listing, 
 from edge.local.protocol import Connection, Overview, Report
 from edge.observe.rates import sample
 
-__all__ = ["add_arguments", "run"]
-
 WINDOW_S = 0.5
 
 

@@ -43,8 +43,6 @@ from edge.log.log_place import PLACE_HELP
 from edge.mqtt import check_filter
 from edge.terminal_escape import escaped, escaped_payload
 
-__all__ = ["add_arguments", "line_form", "run"]
-
 RATE_PERIOD_S = 1.0
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from edge.local.shm_subscription import Start
     from edge.log.log_place import LogPlace
 
-__all__ = ["Arrivals", "chosen", "from_memory", "from_mqtt", "from_zeromq"]
-
 
 @dataclass(slots=True)
 class Arrivals:

@@ -36,8 +36,6 @@ from edge.local.topic_census import TopicCensus
 from edge.mqtt.topic_filters import split_share
 from edge.terminal_escape import escaped, escaped_payload
 
-__all__ = ["add_arguments", "run"]
-
 PAYLOAD_MAX = 1_024  # bytes shown of one payload, except with --json
 CHECK_S = 0.2
 

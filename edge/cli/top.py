@@ -29,8 +29,6 @@ from edge.local.protocol import Connection, Overview, Report
 from edge.observe.rates import sample
 from edge.terminal_escape import escaped
 
-__all__ = ["add_arguments", "lines", "run"]
-
 INTERVAL_S = 2.0
 FIRST_S = 0.5  # between the two overviews of the first sample
 ROWS = 1_000  # of one table

@@ -37,8 +37,6 @@ from edge.local.shm_subscription import ShmSubscription, Start
 from edge.local.topic_census import TOPICS_MAX, TopicCensus
 from ringbuf import FLAG_QOS
 
-__all__ = ["COLUMNS", "add_arguments", "census_rows", "run"]
-
 SHOWN_BYTES = 256  # of the last payload
 BATCH = 4_096
 

@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 
 from edge.cli.exit_status import Exit
 
-__all__ = ["VerbParser"]
-
 UNKNOWN = "unrecognized arguments: "  # of argparse
 
 

@@ -27,8 +27,6 @@ from edge.config import loader
 from edge.config.schema import Web
 from edge.errors import EdgeError
 
-__all__ = ["add_arguments", "run"]
-
 LISTEN = "127.0.0.1:8080"
 
 

@@ -15,38 +15,7 @@ edge.mqtt owns the protocol; no module here parses bytes. Works with any MQTT 3.
 """
 
 from edge.client.client import Client, connect
-from edge.client.errors import (
-    CannotConnect,
-    ClientError,
-    ConnectionLost,
-    ConnectRefused,
-    ConnectTimeout,
-    DeliveryUnknown,
-    InvalidOption,
-    InvalidRequest,
-    PublishRefused,
-    SubscribeRefused,
-    TakenOver,
-)
 from edge.client.options import Options, Reconnect
 from edge.client.subscriptions import Message, Subscription
 
-__all__ = [
-    "CannotConnect",
-    "Client",
-    "ClientError",
-    "ConnectRefused",
-    "ConnectTimeout",
-    "ConnectionLost",
-    "DeliveryUnknown",
-    "InvalidOption",
-    "InvalidRequest",
-    "Message",
-    "Options",
-    "PublishRefused",
-    "Reconnect",
-    "SubscribeRefused",
-    "Subscription",
-    "TakenOver",
-    "connect",
-]
+__all__ = ["Client", "Message", "Options", "Reconnect", "Subscription", "connect"]

@@ -29,8 +29,6 @@ from edge.errors import NotOpen
 from edge.mqtt import Properties
 from edge.mqtt.properties import NO_PROPERTIES
 
-__all__ = ["Client", "Subscription", "connect"]
-
 BATCH_MESSAGES = 256  # messages that one step of the loop hands over
 SLICE_S = 0.2  # of waiting for a message, so that signals are handled
 

@@ -63,8 +63,6 @@ from edge.mqtt import Subscription as Wanted
 from edge.mqtt.inflight import Completed, PacketIdentifiers, Receipt, ReceiveWindow, SendWindow
 from edge.mqtt.properties import NO_PROPERTIES
 
-__all__ = ["Client", "connect"]
-
 log = logging.getLogger(__name__)
 
 Payload = bytes | bytearray | memoryview | str

@@ -18,8 +18,6 @@ from edge.client.options import Address, Options
 from edge.mqtt import ConnAck, Connect, Disconnect, Packet, ProtocolError
 from edge.mqtt.connection import Connection, Role, State, disconnect_packet
 
-__all__ = ["Link"]
-
 READ_BYTES = 65_536
 FLUSH_BYTES = 65_536  # with more queued, a writer's turn ends, so that the socket limits its speed
 CLOSE_TIMEOUT_S = 2.0  # for the last bytes to be sent

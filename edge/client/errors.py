@@ -21,20 +21,6 @@ from __future__ import annotations
 from edge.errors import BrokerUnreachable, EdgeError, InvalidArgument
 from edge.mqtt import ProtocolError, ReasonCode
 
-__all__ = [
-    "CannotConnect",
-    "ClientError",
-    "ConnectRefused",
-    "ConnectTimeout",
-    "ConnectionLost",
-    "DeliveryUnknown",
-    "InvalidOption",
-    "InvalidRequest",
-    "PublishRefused",
-    "SubscribeRefused",
-    "TakenOver",
-]
-
 
 class ClientError(EdgeError):
     """An error between this client and its broker."""

@@ -15,8 +15,6 @@ from msgspec.structs import replace
 from edge.client.errors import InvalidOption
 from edge.mqtt import Connect, Properties, Version, Will, payload_bytes
 
-__all__ = ["NEVER_S", "Address", "Options", "Reconnect"]
-
 DEFAULT_URL = "mqtt://127.0.0.1:1883"
 NEVER_S = 0xFFFFFFFF  # a Session Expiry Interval without end
 PORTS = {"mqtt": 1883, "mqtts": 8883}

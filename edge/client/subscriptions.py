@@ -23,8 +23,6 @@ from edge.mqtt.inflight import Receipt
 from edge.mqtt.properties import NO_PROPERTIES
 from edge.waiting import within
 
-__all__ = ["Message", "Subscription", "SubscriptionRouter"]
-
 UNCLAIMED_LIMIT = 1000
 ROUTES_LIMIT = 10_000  # topics whose subscriptions are cached
 

@@ -22,22 +22,6 @@ from typing import Self, TypeAlias
 
 from edge.errors import DirectoryBusy, EdgeError
 
-__all__ = [
-    "INSTANCE",
-    "LOCK_NAME",
-    "RESTORING_NAME",
-    "SERVICE_DIR",
-    "DirectoryLock",
-    "StrPath",
-    "control_socket",
-    "default_runtime_dir",
-    "default_state_dir",
-    "expanded",
-    "instance",
-    "make_directory",
-    "runtime_directory",
-]
-
 StrPath: TypeAlias = str | os.PathLike[str]  # as arguments of library functions
 
 DIRECTORY_MODE = 0o750  # the group may read rings; for others they are invisible

@@ -10,8 +10,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-__all__ = ["Limits"]
-
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 

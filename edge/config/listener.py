@@ -13,8 +13,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-__all__ = ["Listener", "Tls", "is_loopback"]
-
 KIB, MIB = 1 << 10, 1 << 20
 
 

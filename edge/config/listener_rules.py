@@ -14,8 +14,6 @@ from edge.config.setting_reader import Problems
 if TYPE_CHECKING:
     from edge.config.toml_positions import Path
 
-__all__ = ["listeners_are_safe", "listeners_make_sense"]
-
 LISTENERS_MAX = 16
 UNIX_PATH_MAX_BYTES = 107  # room in sockaddr_un
 

@@ -31,8 +31,6 @@ from edge.config.public_settings import (
 from edge.config.schema import Config
 from edge.config.tenant import Tenant
 
-__all__ = ["START_LIMITS", "after_reload", "is_live", "public_changes", "setting_changes"]
-
 _MISSING: Final = "(not set)"
 
 Change: TypeAlias = tuple[str, Any, Any]  # name, value in effect, wanted value

@@ -22,8 +22,6 @@ from edge.config.setting_reader import Problems, read_struct, read_toml, read_va
 from edge.config.setting_rules import RULES
 from edge.errors import ConfigError
 
-__all__ = ["checked", "load", "overridden", "parse"]
-
 
 def load(file: StrPath, *, again: bool = False) -> Config:
     """Read the configuration in `file`. Raises ConfigError with every mistake in it.

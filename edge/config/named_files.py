@@ -14,8 +14,6 @@ from pathlib import Path
 from edge.config.listener import Tls
 from edge.config.schema import Config
 
-__all__ = ["named_files", "tls_places", "unreadable_by_service"]
-
 
 def tls_places(config: Config) -> Iterator[tuple[str, Tls]]:
     """Section and settings of each [...tls]."""

@@ -15,11 +15,6 @@ from msgspec.structs import FieldInfo, fields
 
 from edge.config.schema import Config
 
-__all__ = [
-    "HIDDEN", "all_settings", "default_settings", "flat_settings", "own_values", "public_settings",
-    "repeated_sections",
-]  # fmt: skip
-
 HIDDEN: Final = "(hidden)"
 # Options of sinks and plug-ins are free: their names decide. Files and directories are no secrets.
 _SECRET = re.compile(r"pass|secret|token|key|credential|sasl|conninfo", re.IGNORECASE)

@@ -10,8 +10,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-__all__ = ["OwnerQuota", "Quota", "TenantQuota"]
-
 Most = Annotated[int, Meta(ge=1, le=1 << 32)] | None
 
 

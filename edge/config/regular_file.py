@@ -6,8 +6,6 @@ import errno
 import stat
 from pathlib import Path
 
-__all__ = ["require_regular"]
-
 
 def require_regular(file: Path) -> None:
     """Raise OSError if there is no regular file of that name."""

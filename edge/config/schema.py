@@ -24,18 +24,8 @@ from msgspec import Meta, field
 from edge.config.directories import default_runtime_dir, default_state_dir, instance
 from edge.config.limits import Limits
 from edge.config.listener import Listener, Tls
-from edge.config.quota import OwnerQuota, Quota, TenantQuota
+from edge.config.quota import Quota
 from edge.config.tenant import Tenant
-
-__all__ = [
-    "DEFAULT_STREAM", "DELAY_LIMIT_S",
-    "NAME_PATTERN", "NAME_RULE", "AckGate", "Auth", "Bridge", "Config", "Consumers",
-    "DefaultBytes",
-    "Delayed",
-    "Durability",
-    "Limits", "Listener", "Local", "Log", "Metrics", "OwnerQuota", "Plugin", "Producer",
-    "Quota", "Sessions", "Stream", "Sys", "Tenant", "TenantQuota", "Tls", "Web", "Zmq",
-]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

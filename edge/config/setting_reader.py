@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from edge.config.toml_positions import Path
 
-__all__ = ["Problems", "read_struct", "read_toml", "read_values"]
-
 S = TypeVar("S", bound=msgspec.Struct)
 
 _BAD = object()

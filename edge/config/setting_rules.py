@@ -22,8 +22,6 @@ from edge.mqtt.topic_filters import check_filter
 if TYPE_CHECKING:
     from edge.config.toml_positions import Path
 
-__all__ = ["RULES"]
-
 T = TypeVar("T")
 
 RINGS_MAX = 120  # one futex_waitv call waits for all of them, and takes 128 words at most

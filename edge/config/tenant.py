@@ -12,8 +12,6 @@ from msgspec import Meta
 
 from edge.config.quota import TenantQuota
 
-__all__ = ["TENANTS_MAX", "Tenant"]
-
 TENANTS_MAX = 254  # MQ_TENANTS_MAX
 
 Pattern = Annotated[

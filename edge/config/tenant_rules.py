@@ -9,8 +9,6 @@ from edge.config.schema import Config
 from edge.config.setting_reader import Problems, shown
 from edge.config.tenant import TENANTS_MAX
 
-__all__ = ["listeners_have_tenants", "tenants_are_apart"]
-
 
 def tenants_are_apart(config: Config, problems: Problems) -> None:
     """A user or certificate belongs to one tenant; tenants are at most 254."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["Path", "key_lines", "line_of"]
-
 Path = tuple[str | int, ...]
 
 _SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")

@@ -14,8 +14,6 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 
-__all__ = ["DURATIONS", "SIZES", "InvalidUnit", "milliseconds_of", "size_of", "unit_of"]
-
 SIZES = {
     "B": 1,
     **{f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)},

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from pyroaring import BitMap64
 
-__all__ = ["REMEMBERED", "AckHistory"]
-
 REMEMBERED = 1 << 20  # records below the floor
 FORGET_STEP = 1 << 16  # so many offsets are forgotten at once
 MEMBERS_MAX = 256

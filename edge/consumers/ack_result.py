@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from edge.consumers.protocol import Acked, Answer, Failed
 from ringbuf import Record
 
-__all__ = ["AckResult", "Offsets", "offset_of", "result_of", "runs_of"]
-
 Offsets = Iterable["Record | int"]
 Run = tuple[int, int]
 

@@ -33,8 +33,6 @@ from pyroaring import BitMap64
 from edge.consumers.ack_history import REMEMBERED, AckHistory
 from edge.consumers.offset_sets import first_absent, next_present, range_set, runs_of_set
 
-__all__ = ["AckTracker", "Counts", "Offer", "Rules", "Span", "TooManyRuns", "Tried", "Verdict"]
-
 NEVER = float("inf")
 CAUSE_CHARACTERS = 200  # of a stored cause
 REFUSED_RUNS_MAX = 65_536  # listed in one verdict

@@ -20,8 +20,6 @@ from edge.consumers.protocol import (
 from edge.consumers.registry import GroupRegistry, check_filters
 from edge.consumers.ring_source import RingSource
 
-__all__ = ["GroupAdmin"]
-
 ID_SHOWN = 8  # characters of a member's id: the whole id is the right to act as the member
 
 

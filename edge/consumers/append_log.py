@@ -40,8 +40,6 @@ from persistence.files import Files, OsFiles
 from persistence.free_disk_space import require_room
 from ringbuf import crc32c
 
-__all__ = ["BODY_MAX_BYTES", "Journal", "bodies_in", "needs_recovery", "pack_header", "pack_record"]
-
 log = logging.getLogger(__name__)
 
 MAGIC, VERSION = b"BRIMCONS", 1

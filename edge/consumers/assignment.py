@@ -14,8 +14,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 from edge.consumers.group_partition import GroupPartition
 
-__all__ = ["complete_moves", "plan_moves"]
-
 
 def plan_moves(
     partitions: Mapping[str, GroupPartition], members: Collection[str], chosen: Collection[str]

@@ -30,8 +30,6 @@ from edge.consumers.protocol import VERSION, Acknowledgement, Letter, Publish, P
 from edge.mqtt import check_name, payload_bytes
 from ringbuf import Record
 
-__all__ = ["Consumer", "publish"]
-
 
 class Consumer(ConsumerConnection[AckResult], BlockingConnection[ConsumerBatch]):
     """A member of `group`, which gets the records of the topics that `filters` match.

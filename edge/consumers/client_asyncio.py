@@ -21,8 +21,6 @@ from edge.consumers.core_connection_asyncio import AsyncioConnection
 from edge.consumers.protocol import Acknowledgement
 from ringbuf import Record
 
-__all__ = ["Consumer"]
-
 
 class Consumer(ConsumerConnection[Coroutine[Any, Any, AckResult]], AsyncioConnection[ConsumerBatch]):
     """A member of a group: client.Consumer for asyncio, with the same arguments.

@@ -18,8 +18,6 @@ from edge.errors import BrokerUnreachable, ControlError, NoAnswer
 from edge.rpc import client as rpc
 from edge.rpc.protocol import encode, expect
 
-__all__ = ["REPLY_TIMEOUT_S", "ClientSocket", "Curve", "RequestClient", "endpoint_of", "unreachable"]
-
 CONNECT_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 10.0
 RECONNECT_FIRST_MS, RECONNECT_MAX_MS = 50, 1_000

@@ -52,8 +52,6 @@ from edge.mqtt.properties import In, decode_properties
 from ringbuf import FLAG_PROPERTIES, Batch, Record
 from ringbuf.errors import Corrupt
 
-__all__ = ["ConsumerBatch", "ConsumerCore", "ConsumerSettings"]
-
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 2.0  # in addition to the time of a fetch; after that the broker counts as dead

@@ -32,8 +32,6 @@ from edge.errors import InvalidArgument
 from edge.local.filters import checked_filters
 from ringbuf import Record
 
-__all__ = ["ConsumerConnection"]
-
 Result = TypeVar("Result")  # AckResult, or a coroutine of it
 
 

@@ -72,8 +72,6 @@ from edge.consumers.searches import FoundPlaces, Searches
 from edge.consumers.start_place import StartPlace
 from edge.rpc.protocol import MalformedRequest, encode
 
-__all__ = ["Coordinator"]
-
 EXPIRY_CHECK_S = 0.05  # between two checks for expired leases and sessions
 IDLE_S = 1.0
 MEMBERS_MAX, MEMBERS_EACH = 4_096, 64  # of all groups

@@ -17,8 +17,6 @@ from edge.consumers.client_socket import ClientSocket, Curve, unreachable
 from edge.consumers.protocol import Answer, RequestMessage
 from edge.errors import InvalidArgument, NotOpen, Refused
 
-__all__ = ["LEAVE_MS", "SLICE_S", "BlockingConnection", "Core", "CoreConnection", "check_argument"]
-
 SLICE_S = 0.1  # the longest sleep: then the connection is looked at
 LEAVE_MS = 500  # for the answer to the last request
 

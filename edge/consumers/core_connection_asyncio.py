@@ -15,8 +15,6 @@ from edge.consumers.client_socket import unreachable
 from edge.consumers.core_connection import LEAVE_MS, CoreConnection
 from edge.waiting import within
 
-__all__ = ["AsyncioConnection"]
-
 LEAVE_STEP_MS = 5
 
 B = TypeVar("B")

@@ -41,8 +41,6 @@ from edge.mqtt.properties import NO_PROPERTIES, In, Properties, decode_propertie
 from ringbuf import FLAG_EXPIRY, FLAG_QOS, Batch, Record
 from ringbuf.errors import Corrupt
 
-__all__ = ["DeadLetterPublisher", "Fate", "Outgoing", "Outlet"]
-
 log = logging.getLogger(__name__)
 
 BATCH_BYTES = 1 << 20

@@ -18,11 +18,6 @@ import msgspec
 
 from edge.consumers.replay_clock import SPEED_MAX
 
-__all__ = [
-    "LIMITS", "NO_SETTINGS", "DeliverySettings", "SettingInfo", "SettingName", "conflict", "first_of",
-    "invalid_value", "origins",
-]  # fmt: skip
-
 SettingName = Literal["lease_ms", "tries_max", "backoff_ms", "backoff_max_ms", "speed_permille"]
 Source = Literal["operator", "members", "broker"]
 

@@ -15,8 +15,6 @@ from edge.config.schema import Durability
 from edge.consumers.protocol import Answer, Failed
 from edge.consumers.registry import GroupRegistry, RingEntry
 
-__all__ = ["DurableAnswers"]
-
 FLUSH_RETRY_S = 1.0
 
 

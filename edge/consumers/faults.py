@@ -11,8 +11,6 @@ from edge.consumers.protocol import RequestMessage
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 
-__all__ = ["Contained", "Faults"]
-
 log = logging.getLogger(__name__)
 
 # context that answers a request of a peer with an error if its block raises

@@ -39,8 +39,6 @@ from edge.consumers.selection import Scratch, Selection
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 
-__all__ = ["FetchReader", "FetchedBatches", "look_max_bytes"]
-
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0  # before the next read after a disk error

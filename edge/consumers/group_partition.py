@@ -8,8 +8,6 @@ from typing import NamedTuple
 from edge.consumers.ack_tracker import AckTracker
 from edge.consumers.ring_source import RingRecords
 
-__all__ = ["GroupPartition", "LogAnswer", "NextRecord"]
-
 
 class LogAnswer(NamedTuple):
     """Records that the log has from an offset on."""

@@ -20,8 +20,6 @@ from collections.abc import Callable, Collection
 from edge.consumers.group_partition import GroupPartition
 from edge.consumers.replay_clock import EVERYTHING_NS, ReplayClock
 
-__all__ = ["NOTHING_NS", "GroupReplay"]
-
 PATIENCE_S = 2.0
 NOTHING_NS = -1  # no record is due: the clock has not begun
 

@@ -20,8 +20,6 @@ from edge.consumers.group_partition import GroupPartition
 from edge.consumers.group_replay import GroupReplay
 from edge.consumers.selection import Selection
 
-__all__ = ["ConsumerGroup", "Member", "Mode"]
-
 Mode = Literal["ordered", "queue"]
 
 

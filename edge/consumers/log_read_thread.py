@@ -17,8 +17,6 @@ from typing import TypeVar
 from edge.consumers.faults import Faults
 from edge.consumers.protocol import NotDone
 
-__all__ = ["LogReadThread", "unreadable"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from pyroaring import BitMap64
 
-__all__ = ["first_absent", "next_present", "range_set", "runs_of_set"]
-
 NONE = 1 << 63  # above every offset
 
 

@@ -32,8 +32,6 @@ from edge.consumers.delivery_settings import NO_SETTINGS, DeliverySettings
 from edge.consumers.groups import Mode
 from edge.logging_setup import pairs
 
-__all__ = ["GroupState", "OffsetPlace", "OffsetStore", "decode_body", "encode_body"]
-
 log = logging.getLogger(__name__)
 
 

@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 
 from edge.consumers.protocol import NotDone
 
-__all__ = ["ANSWER_MAX_BYTES", "PEER_MAX_BYTES", "SMALL_BYTES", "TOTAL_MAX_BYTES", "Outbox"]
-
 ANSWER_MAX_BYTES = 16 << 20  # of records in one answer, unless one record is longer
 PEER_MAX_BYTES = 32 << 20
 TOTAL_MAX_BYTES = 256 << 20

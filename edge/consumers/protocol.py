@@ -68,14 +68,6 @@ from edge.consumers.delivery_settings import NO_SETTINGS, DeliverySettings, Sett
 from edge.consumers.groups import Mode
 from edge.rpc import protocol as rpc
 
-__all__ = [
-    "FILTERS_MAX_BYTES", "PROTOCOL", "REQUEST_MAX_BYTES", "RUNS_MAX", "VERSION", "Ack", "Acked",
-    "Acknowledgement", "Alive", "Answer", "BatchInfo", "Code", "Commit", "Done", "Failed", "Fetch",
-    "Fetched", "Forget", "GroupInfo", "GroupList", "Groups", "Heartbeat", "Join", "Joined", "Leave",
-    "Letter", "MemberInfo", "Nack", "NotDone", "PlaceInfo", "Publish", "Published", "Read", "Records",
-    "Request", "Reset", "RingInfo", "RingList", "Rings", "SetGroup", "StartWord",
-]  # fmt: skip
-
 VERSION: Final = 2
 REQUEST_MAX_BYTES: Final = 1 << 20  # of frame 0
 FILTERS_MAX: Final = 256

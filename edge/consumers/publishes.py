@@ -18,8 +18,6 @@ from edge.consumers.quota import Quota
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.properties import Properties, record_properties
 
-__all__ = ["NOT_BEFORE", "Publishes"]
-
 NOT_BEFORE = "brim-not-before"  # user property of a record: ns since 1970, before which no consumer gets it
 UNDER_WAY_MAX, UNDER_WAY_EACH, UNDER_WAY_MAX_BYTES = 256, 64, 64 << 20
 SINKS_MAX = 1_024  # that wait for the sinks of one stream

@@ -6,8 +6,6 @@ from collections import Counter
 
 from edge.consumers.protocol import NotDone
 
-__all__ = ["Quota"]
-
 
 class Quota:
     """Limits: `total` of all peers, `each` of one, `total_bytes` of all. `noun` names the

@@ -26,8 +26,6 @@ from edge.errors import InvalidArgument
 from edge.local.filters import checked_filters
 from edge.local.shm_subscription import Place
 
-__all__ = ["PartitionReader", "ReaderConnection"]
-
 EPOCH_MAX = (1 << 32) - 1
 
 

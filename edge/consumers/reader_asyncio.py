@@ -6,8 +6,6 @@ from edge.consumers.core_connection_asyncio import AsyncioConnection
 from edge.consumers.reader import ReaderConnection
 from edge.consumers.reader_state import PartitionBatch
 
-__all__ = ["PartitionReader"]
-
 
 class PartitionReader(ReaderConnection, AsyncioConnection[PartitionBatch]):
     """Records of some topics, from every partition: reader.PartitionReader for asyncio, same arguments.

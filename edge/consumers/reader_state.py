@@ -43,8 +43,6 @@ from edge.logging_setup import pairs
 from ringbuf import Batch, Record
 from ringbuf.errors import Corrupt
 
-__all__ = ["PartitionBatch", "ReaderCore", "ReaderStart"]
-
 log = logging.getLogger(__name__)
 
 ReaderStart = Literal["oldest", "latest"] | dt.datetime | Mapping[str, Place | tuple[int, int]]

@@ -27,8 +27,6 @@ from edge.consumers.searches import FoundPlaces, Searches
 from edge.consumers.selection import Scratch, Selection
 from edge.consumers.start_place import StartPlace
 
-__all__ = ["PartitionReads"]
-
 READS_MAX, READS_EACH, READS_MAX_BYTES = 64, 16, 64 << 20  # reads that wait for the log
 # reads that wait at the end of a ring; the bytes are of their filters
 WAITING_MAX, WAITING_EACH, WAITING_MAX_BYTES = 4_096, 256, 16 << 20

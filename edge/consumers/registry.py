@@ -42,8 +42,6 @@ from edge.logging_setup import pairs
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 
-__all__ = ["GroupRegistry", "GroupSettings", "RingEntry", "check_filters"]
-
 log = logging.getLogger(__name__)
 
 

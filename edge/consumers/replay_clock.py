@@ -13,8 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["EVERYTHING_NS", "SPEED_MAX", "SPEED_MIN", "ReplayClock"]
-
 SPEED_MIN, SPEED_MAX = 0.001, 1_000_000
 EVERYTHING_NS = (1 << 64) - 1  # no record has a later time
 

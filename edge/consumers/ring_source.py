@@ -21,10 +21,6 @@ from ringbuf.errors import Corrupt, OffsetGone, Overrun
 if TYPE_CHECKING:
     from persistence.read.log_reader import Epoch
 
-__all__ = [
-    "Overwritten", "ReadableLog", "RingRecords", "RingSource", "first_records", "records_behind",
-]  # fmt: skip
-
 log = logging.getLogger(__name__)
 
 GAP_TRIES = 5  # for records that the log lists but does not return

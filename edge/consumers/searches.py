@@ -18,8 +18,6 @@ from edge.consumers.quota import Quota
 from edge.consumers.ring_source import RingSource
 from edge.consumers.start_place import StartPlace, check_time, place_in
 
-__all__ = ["FoundPlaces", "Searches"]
-
 SEARCHES_MAX, SEARCHES_EACH = 64, 4
 
 FoundPlaces = dict[str, tuple[int, int]]  # by ring: (epoch, offset)

@@ -17,8 +17,6 @@ from edge.consumers.replay_clock import EVERYTHING_NS
 from edge.consumers.ring_source import RingRecords
 from ringbuf.native import ffi, lib
 
-__all__ = ["Scratch", "Selected", "Selection"]
-
 MIN_RECORD_BYTES = 32
 
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)

@@ -34,8 +34,6 @@ from edge.local.zmq_server_socket import ZmqServer
 from edge.log_throttle import LogThrottle
 from ringbuf import Reader, WakeupThread
 
-__all__ = ["ConsumersEndpoint"]
-
 log = logging.getLogger(__name__)
 
 FRAME_MAX_BYTES = 17 << 20  # a payload of 16 MiB, the maximum of the MQTT listener

@@ -15,11 +15,6 @@ from edge.consumers.protocol import NotDone, StartWord
 from edge.consumers.ring_source import RingSource
 from edge.errors import InvalidArgument
 
-__all__ = [
-    "LATEST", "GroupStart", "StartPlace", "check_time", "oldest_in", "place_in", "start_place", "time_words",
-    "unix_ns",
-]  # fmt: skip
-
 GroupStart = Literal["oldest", "latest"] | int | dt.datetime
 
 OFFSET_MAX = TIME_MAX_NS = (1 << 63) - 1

@@ -13,8 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["StoreClock"]
-
 JUMP_MIN_NS = 500_000_000  # a smaller change of wall time minus scale needs no new pair
 
 

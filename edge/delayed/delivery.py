@@ -40,8 +40,6 @@ from edge.mqtt.reason_codes import ReasonCode
 from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN, Batch, WakeupThread
 from ringbuf.errors import OffsetGone, RingError
 
-__all__ = ["DelayedLimits", "DelayedMessages"]
-
 log = logging.getLogger(__name__)
 
 BATCH_MAX = 1_024  # records taken, and messages published, in one transaction

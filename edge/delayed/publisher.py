@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from edge.broker.engine_rings import PartitionLike
     from edge.delayed.store import StoredMessage
 
-__all__ = ["DelayedPublisher"]
-
 log = logging.getLogger(__name__)
 
 SLICE_MAX = 128  # messages: about a millisecond of the MQTT thread

@@ -17,8 +17,6 @@ from edge.streams.epochs import Epochs
 from edge.streams.ring_files import ring_to_write
 from ringbuf import Reader, Ring, Writer
 
-__all__ = ["RING", "DelayedPartition", "StoreGate", "open_partition"]
-
 RING = "delayed"
 QUEUE_TIMEOUT_MS = 200
 

@@ -35,16 +35,6 @@ from msgspec.structs import replace
 from edge.delayed.write_ahead_log import dropped_transactions
 from edge.logging_setup import pairs
 
-__all__ = [
-    "APPLICATION_ID",
-    "FILE_NAME",
-    "SCHEMA_VERSION",
-    "DelayedMessage",
-    "DelayedStore",
-    "StoredMessage",
-    "list_messages",
-]
-
 log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x4272646C  # "Brdl"

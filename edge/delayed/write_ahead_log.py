@@ -19,8 +19,6 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-__all__ = ["dropped_transactions"]
-
 HEADER_BYTES, FRAME_HEADER_BYTES = 32, 24
 MAGIC_BIG_ENDIAN = 0x377F0683  # checksums are of big-endian words
 

@@ -15,8 +15,6 @@ from edge.doctor.findings import Finding, error, ok, warning
 from edge.observe.health import troubles
 from edge.server.port_owner import port_owner
 
-__all__ = ["check_broker", "check_ports", "check_targets"]
-
 PORTS = {"mqtt": 1883, "mqtts": 8883, "kafka": 9092, "http": 80, "https": 443}
 CONNECT_S = 2.0
 

@@ -23,8 +23,6 @@ from edge.errors import EdgeError
 from edge.server.leftovers import leftovers
 from edge.transport.tls import Certificates
 
-__all__ = ["check_files"]
-
 IN_MEMORY = {"tmpfs", "ramfs"}
 REMOTE = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"}
 DAYS_LEFT = 30

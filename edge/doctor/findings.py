@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = ["Finding", "Severity", "error", "ok", "warning"]
-
 
 class Severity(IntEnum):
     """Result of a check; also the exit status of `brim doctor`, which is the worst one."""

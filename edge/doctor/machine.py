@@ -15,8 +15,6 @@ from edge.config.schema import Config
 from edge.doctor.findings import Finding, error, ok, warning
 from ringbuf.free_memory import free_memory_bytes
 
-__all__ = ["check_machine"]
-
 KERNEL_MIN = (5, 16)  # futex_waitv
 FILES_MIN = 4_096
 CLOCK_ERROR = 5  # TIME_ERROR of adjtimex(2): not synchronized

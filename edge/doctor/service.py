@@ -19,8 +19,6 @@ from pathlib import Path
 from edge.config.directories import INSTANCE, instance
 from edge.errors import EdgeError
 
-__all__ = ["ServiceUnknown", "SystemdService", "installed_service", "parse_properties", "service_of"]
-
 _PROPERTIES = "Id,LoadState,User,Group,SupplementaryGroups,ExecStart,RuntimeDirectory,StateDirectory"
 _TIMEOUT_S = 10.0
 _BOOTED = Path("/run/systemd/system")  # exists if systemd manages this machine: sd_booted(3)

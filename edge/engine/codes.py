@@ -9,8 +9,6 @@ from enum import IntEnum
 
 from ringbuf.native import lib
 
-__all__ = ["TABLES", "CloseCause", "DropCause", "EventKind", "Table"]
-
 TABLES: int = lib.MQ_OWNED
 
 

@@ -8,8 +8,6 @@ from typing import Protocol, TypeAlias
 from edge.mqtt import Connect, Properties, Version, Will
 from edge.mqtt.properties import NO_PROPERTIES
 
-__all__ = ["VERSIONS", "ConnectEngine", "PlainConnect", "connect_of"]
-
 PROPERTIES_KEPT = 64  # most clients of a fleet have the same ones
 
 # topic, payload, QoS, RETAIN

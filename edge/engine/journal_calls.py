@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from ringbuf import Writer
 
-__all__ = ["JournalEngine"]
-
 
 class JournalEngine(Protocol):
     """The part of edge.engine.engine.Engine that writes the journal of sessions and replays it."""

@@ -6,8 +6,6 @@ from msgspec import Struct
 
 from edge.engine.codes import TABLES
 
-__all__ = ["EngineLimits"]
-
 KIB, MIB = 1 << 10, 1 << 20
 
 

@@ -10,8 +10,6 @@ import os
 from edge.engine.engine import Engine
 from ringbuf.native import ffi, lib
 
-__all__ = ["Loop"]
-
 
 class Loop:
     """The sockets of an engine. poll() releases the GIL; wake() and call() are for any thread."""

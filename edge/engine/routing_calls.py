@@ -5,8 +5,6 @@ from __future__ import annotations
 from array import array
 from typing import Protocol, TypeAlias
 
-__all__ = ["PLAIN_FILTERS_MAX", "Match", "RoutingEngine"]
-
 PLAIN_FILTERS_MAX = 512
 
 Match: TypeAlias = object  # a walk over the filters that match one name

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["SpillEngine"]
-
 
 class SpillEngine(Protocol):
     """The part of edge.engine.engine.Engine that opens, closes and feeds the spill file."""

@@ -15,20 +15,6 @@ from typing import TypeAlias
 
 from edge.mqtt import Subscription
 
-__all__ = [
-    "NO_LOCAL",
-    "OF_GROUP",
-    "OWN_ONLY",
-    "QOS",
-    "RETAIN_AS_PUBLISHED",
-    "SubscriptionOptions",
-    "combined",
-    "is_plain",
-    "options_of",
-    "route_options",
-    "subscription_of",
-]
-
 SubscriptionOptions: TypeAlias = "int | tuple[int, ...]"
 
 QOS = 3

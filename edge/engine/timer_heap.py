@@ -10,8 +10,6 @@ import heapq
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["TimerHeap"]
-
 SPARE = 64
 
 K = TypeVar("K", bound=Hashable)

@@ -18,8 +18,6 @@ from ringbuf.native import ffi, lib
 if TYPE_CHECKING:
     from edge.engine.engine import Engine
 
-__all__ = ["TlsContext", "certificate_of"]
-
 CERTIFICATE_BYTES = 2_048  # room for a certificate of the usual length
 
 

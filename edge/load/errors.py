@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from edge.errors import BrokerUnreachable, EdgeError, Refused
 
-__all__ = ["ClientsRefused", "LoadError", "NothingListens"]
-
 
 class LoadError(EdgeError):
     """The requested load cannot be measured."""

@@ -27,8 +27,6 @@ from edge.load.scenario import LoadTarget, Scenario
 from edge.mqtt import Connect, ReasonCode, Subscribe, Subscription, Version, encode
 from ringbuf.native import ffi, lib
 
-__all__ = ["Generator", "Tick"]
-
 SLICE_MS = 100
 SPIN_US = 50  # active waiting before each scheduled message, if there is a spare core
 DESCRIPTORS_BESIDE = 64

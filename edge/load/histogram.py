@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 
 from ringbuf.native import lib
 
-__all__ = ["Histogram", "time_in_words"]
-
 BAR = 40  # characters of the longest bar
 
 

@@ -13,8 +13,6 @@ from edge.load.histogram import Histogram, time_in_words
 from edge.load.scenario import STAMP_BYTES
 from ringbuf.native import lib
 
-__all__ = ["Result", "result_of"]
-
 NEAR_LIMIT = 0.8  # share of the generator's own limit, above which the broker may do more than was measured
 NO_TIMES = Histogram((), 0, 0)
 

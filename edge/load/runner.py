@@ -9,8 +9,6 @@ from edge.load.result import Result, result_of
 from edge.load.scenario import LoadTarget, Scenario
 from edge.load.sink import Sink
 
-__all__ = ["calibrate", "measure"]
-
 CALIBRATION_S = 0.4
 CALIBRATION_CONNECTIONS = 500
 PATIENCE_S = 5.0

@@ -17,8 +17,6 @@ from edge.mqtt import ProtocolError, Version
 from edge.mqtt.topic_filters import check_filter, check_name
 from ringbuf.native import lib
 
-__all__ = ["SCENARIOS", "STAMP_BYTES", "TOUR", "LoadTarget", "Scenario", "qos_pattern"]
-
 STAMP_BYTES = int(lib.LD_STAMP_BYTES)
 CLIENTS_MAX = 1_000_000
 STREAMS_MAX = 100_000_000  # (subscriber, topic) pairs with a stored sequence number, if all are used

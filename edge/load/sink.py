@@ -14,8 +14,6 @@ from typing import Self
 from edge.load.errors import LoadError
 from ringbuf.native import ffi, lib
 
-__all__ = ["Sink"]
-
 SLICE_MS = 50
 
 

@@ -10,8 +10,6 @@ from edge.local.payloads import record_property_fields
 from edge.local.shm_subscription import RingBatch
 from ringbuf.errors import Overrun
 
-__all__ = ["Arrival", "messages_of_batch"]
-
 
 @dataclass(frozen=True, slots=True)
 class Arrival:

@@ -80,8 +80,6 @@ from edge.rpc.server import Server
 from edge.streams.streams import Partition, Streams
 from ringbuf import Ring
 
-__all__ = ["LocalEndpoint"]
-
 log = logging.getLogger(__name__)
 audit = logging.getLogger(AUDIT)
 

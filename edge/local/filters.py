@@ -8,8 +8,6 @@ from edge.errors import InvalidArgument
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 
-__all__ = ["checked_filters", "filters_meet"]
-
 
 def checked_filters(filters: str | Iterable[str]) -> tuple[str, ...]:
     """Return the filters as a tuple. Raises InvalidArgument for an invalid topic filter, or for none."""

@@ -12,8 +12,6 @@ from edge.mqtt.primitives import Body
 from edge.mqtt.properties import NO_PROPERTIES, In, decode_properties
 from edge.terminal_escape import escaped_payload
 
-__all__ = ["payload_fields", "properties_of", "property_fields", "record_property_fields", "short_payload"]
-
 SHORT_BYTES = 48
 
 

@@ -18,8 +18,6 @@ from edge.local.protocol import Connection, Produce, RingInfo, RingList
 from ringbuf import Ring, Writer
 from ringbuf.errors import WriterAlive
 
-__all__ = ["producer", "producer_asyncio"]
-
 
 @contextmanager
 def producer(name: str, stream: str = "default", *, runtime_dir: StrPath | None = None) -> Iterator[Writer]:

@@ -43,8 +43,6 @@ from edge.streams.ring_sizes import fitting_bytes
 from ringbuf import Ring
 from ringbuf.errors import RingError
 
-__all__ = ["ProducerRing", "Producers"]
-
 log = logging.getLogger(__name__)
 
 RING_BYTES = 64 << 20  # of a producer without a [[producer]]

@@ -22,8 +22,6 @@ from typing import Generic, TypeVar
 
 from ringbuf import Reader, WakeupThread
 
-__all__ = ["RingPoll"]
-
 T = TypeVar("T")
 
 

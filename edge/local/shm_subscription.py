@@ -29,8 +29,6 @@ from edge.mqtt.topic_filters import matches
 from ringbuf import Batch, KeyFilter, Reader, Record, Ring, WakeupThread
 from ringbuf.errors import Evicted, OffsetGone, Overrun, RingError
 
-__all__ = ["Place", "RingBatch", "RingSubscription", "ShmSubscription", "Start"]
-
 log = logging.getLogger(__name__)
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 1.0  # a restart takes well under a second, or a person is needed

@@ -16,8 +16,6 @@ from edge.errors import BrokerUnreachable
 from edge.local.shm_subscription import RingBatch, RingSubscription
 from edge.waiting import within
 
-__all__ = ["ShmSubscription"]
-
 
 class ShmSubscription(RingSubscription):
     """Records of some topics: shm_subscription.ShmSubscription for asyncio, with the same arguments.

@@ -17,8 +17,6 @@ from edge.logging_setup import pairs
 from edge.streams.streams import Streams
 from ringbuf import Ring
 
-__all__ = ["ShortenedFiles"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0

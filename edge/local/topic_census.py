@@ -14,8 +14,6 @@ from edge.local.shm_subscription import RingBatch, ShmSubscription
 from ringbuf import Record
 from ringbuf.errors import Overrun
 
-__all__ = ["TOPICS_MAX", "TopicCensus", "TopicCount"]
-
 TOPICS_MAX = 250_000
 
 

@@ -20,8 +20,6 @@ from edge.errors import BrokerUnreachable, EdgeError
 from edge.local.protocol import Connection, Done, Drained
 from edge.logging_setup import pairs
 
-__all__ = ["UpstreamReporter"]
-
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0

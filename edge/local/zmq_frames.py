@@ -30,8 +30,6 @@ import msgspec
 
 from edge.errors import FrameError
 
-__all__ = ["TOPICS_MAX", "Continuity", "Header", "PreviousOffsets", "decode", "encode_header", "prefix_of"]
-
 VERSION: Final = 1
 # remembered on either side; with more topics continuity is unknown, and reported as unknown
 TOPICS_MAX: Final = 65_536

@@ -23,8 +23,6 @@ from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from ringbuf.native import ffi, lib
 
-__all__ = ["PeerLimits", "ZmqLimiter"]
-
 log = logging.getLogger(__name__)
 
 OF_CONNECTION = 3  # descriptors: the peer's, and both ends of the connection to libzmq

@@ -16,8 +16,6 @@ from pathlib import Path
 from edge.config.setting_rules import split_address
 from edge.errors import EdgeError, PortTaken
 
-__all__ = ["BACKLOG", "ZmqListener"]
-
 BACKLOG = 512
 SIOCGIFADDR = 0x8915  # ioctl: IPv4 address of an interface
 _IFREQ = struct.Struct("16s24x")

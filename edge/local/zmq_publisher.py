@@ -28,8 +28,6 @@ from edge.logging_setup import pairs
 from ringbuf import FLAG_QOS, FLAG_RETAIN, KeyFilter, Reader, Record, Ring, WakeupThread
 from ringbuf.errors import Corrupt, Overrun
 
-__all__ = ["ZmqPublisher"]
-
 log = logging.getLogger(__name__)
 
 BATCH_RECORDS = 256  # of one ring before the others are read, and new subscriptions are received

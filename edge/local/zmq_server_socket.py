@@ -17,8 +17,6 @@ from edge.errors import EdgeError
 from edge.local.zmq_limiter import PeerLimits, ZmqLimiter
 from edge.local.zmq_listener import BACKLOG, ZmqListener
 
-__all__ = ["ZmqServer"]
-
 LINGER_MS = 500  # at the end, for queued messages
 
 

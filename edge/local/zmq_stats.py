@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["ZmqStats"]
-
 
 class ZmqStats(Struct):
     """Counters since the start. Only the publisher's thread writes them."""

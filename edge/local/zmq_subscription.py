@@ -19,8 +19,6 @@ from edge.local.filters import checked_filters
 from edge.local.zmq_frames import TOPICS_MAX, Continuity, Header, decode, prefix_of
 from edge.mqtt.topic_filters import matches
 
-__all__ = ["FrameSubscription", "ZmqSubscription"]
-
 BATCH_MESSAGES = 256  # before other tasks of the event loop run
 SLICE_MS = 200  # of waiting, so that signals are handled
 

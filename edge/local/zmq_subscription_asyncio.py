@@ -10,8 +10,6 @@ import zmq.asyncio
 
 from edge.local.zmq_subscription import Arrival, FrameSubscription
 
-__all__ = ["ZmqSubscription"]
-
 
 class ZmqSubscription(FrameSubscription):
     """Messages of some topics: zmq_subscription.ZmqSubscription for asyncio, with the same arguments.

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from edge.errors import EdgeError
 
-__all__ = ["PLACE_HELP", "LogPlace", "place_of"]
-
 PLACE_HELP = "an offset (5120), a time (2026-11-21T14:00 local, 2026-11-21T14:00Z UTC), -15m, or @SECONDS"
 _AGO = re.compile(r"-(\d+(?:\.\d+)?)(s|m|h|d|w)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}

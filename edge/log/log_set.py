@@ -35,8 +35,6 @@ from persistence.read.merged_reader import MergedReader
 from ringbuf import Ring
 from ringbuf.errors import RingError
 
-__all__ = ["LogSet", "Placing", "disk_rules", "logged_ring"]
-
 log = logging.getLogger(__name__)
 
 Status = dict[str, Any]

@@ -12,8 +12,6 @@ from typing import Any
 
 from persistence.stats import ReadStats, disk_usage
 
-__all__ = ["TOTALS", "read_status", "sys_numbers", "together"]
-
 Status = dict[str, Any]
 
 TOTALS = ("records", "record_bytes", "written_bytes", "syncs")  # counters of LogStats with a rate

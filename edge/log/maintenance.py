@@ -23,8 +23,6 @@ from persistence.maintenance.background_process import BackgroundProcess
 from persistence.maintenance.maintenance import Maintenance, MaintenanceRules, MaintenanceThread
 from persistence.maintenance.retention_rules import Floor, StreamRules
 
-__all__ = ["LogMaintenance"]
-
 Status = dict[str, Any]
 
 

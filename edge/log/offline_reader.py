@@ -27,8 +27,6 @@ from persistence.segment.verified_reader import record_headers
 from ringbuf import FLAG_PROPERTIES, RECORD_HEADER_BYTES, Range
 from ringbuf.record import payload_position
 
-__all__ = ["LogRecord", "LogView", "ScanPosition"]
-
 READ_BYTES = 1 << 20  # approximate; at a time, of one ring
 TOPICS_REMEMBERED = 65_536
 AS_BROKER = "run as the broker's user"

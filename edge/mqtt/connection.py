@@ -33,8 +33,6 @@ from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.packet_types import REASONS, PacketType, check_flags
 from edge.mqtt.primitives import Buffer, decode_variable_integer, variable_integer_bytes
 
-__all__ = ["Connection", "Role", "State", "disconnect_packet"]
-
 MAX_CONNECT_BYTES = 65_536  # memory before authentication: client identifier, will, credentials
 MAX_PACKET_BYTES = 1_048_576  # mosquitto 2.1 accepts 2 MB; the specification allows 256 MiB
 HANDSHAKE_TIMEOUT_S = 5.0  # for the whole CONNECT or CONNACK, however slowly its bytes arrive

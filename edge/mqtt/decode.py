@@ -16,8 +16,6 @@ from edge.mqtt.properties import NO_PROPERTIES, In, Properties, decode_propertie
 from edge.mqtt.reason_codes import CONNACK_RETURN_CODES, ReasonCode
 from edge.mqtt.topic_filters import check_filter, check_name, split_share
 
-__all__ = ["decode_packet", "subscribe_steps", "unsubscribe_steps"]
-
 T = TypeVar("T")
 _V5 = Version.V5
 _FILTERS = 64  # between two yields

@@ -21,8 +21,6 @@ from edge.mqtt.properties import NO_PROPERTIES, In, Properties, encode_propertie
 from edge.mqtt.reason_codes import ReasonCode, connack_return_code
 from edge.mqtt.topic_filters import check_filter, check_name, split_share
 
-__all__ = ["encode", "encode_publish_head", "refusal"]
-
 _V5 = Version.V5
 _RETURN_CODES = {ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID}  # of errors
 

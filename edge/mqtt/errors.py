@@ -18,8 +18,6 @@ from typing import Self
 
 from edge.mqtt.reason_codes import ReasonCode
 
-__all__ = ["ProtocolError", "Rule", "Version"]
-
 _MALFORMED = ReasonCode.MALFORMED_PACKET
 _PROTOCOL = ReasonCode.PROTOCOL_ERROR
 

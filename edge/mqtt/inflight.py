@@ -19,8 +19,6 @@ from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
 from edge.mqtt.reason_codes import ReasonCode
 
-__all__ = ["Completed", "PacketIdentifiers", "Receipt", "ReceiveWindow", "SendWindow"]
-
 IDENTIFIER_MAX = 65_535
 
 

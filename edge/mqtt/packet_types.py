@@ -13,8 +13,6 @@ from typing import NamedTuple
 from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.reason_codes import ReasonCode
 
-__all__ = ["FLAGS", "REASONS", "PacketType", "check_flags", "checked_reason", "checked_reasons"]
-
 
 @unique
 class PacketType(IntEnum):

@@ -32,28 +32,6 @@ from edge.mqtt.primitives import Buffer
 from edge.mqtt.properties import NO_PROPERTIES, Properties
 from edge.mqtt.reason_codes import ReasonCode
 
-__all__ = [
-    "Auth",
-    "ConnAck",
-    "Connect",
-    "Disconnect",
-    "Packet",
-    "PingReq",
-    "PingResp",
-    "PubAck",
-    "PubComp",
-    "PubRec",
-    "PubRel",
-    "Publish",
-    "SubAck",
-    "Subscribe",
-    "Subscription",
-    "UnsubAck",
-    "Unsubscribe",
-    "Will",
-    "payload_bytes",
-]
-
 
 def payload_bytes(payload: Buffer | str) -> bytes:
     """A copy of `payload`; text as UTF-8. Raises TypeError, which names the argument, for other types."""

@@ -14,21 +14,6 @@ from typing import NamedTuple
 
 from edge.mqtt.errors import ProtocolError, Rule, Version
 
-__all__ = [
-    "UNLIMITED",
-    "VARIABLE_INTEGER_MAX",
-    "Body",
-    "Buffer",
-    "PacketLimits",
-    "decode_variable_integer",
-    "encode_binary",
-    "encode_string",
-    "encode_uint16",
-    "encode_uint32",
-    "encode_variable_integer",
-    "variable_integer_bytes",
-]
-
 Buffer = bytes | bytearray | memoryview
 
 VARIABLE_INTEGER_MAX = 268_435_455  # four times 7 bits

@@ -28,15 +28,6 @@ from edge.mqtt.primitives import (
     encode_variable_integer,
 )
 
-__all__ = [
-    "NO_PROPERTIES",
-    "In",
-    "Properties",
-    "decode_properties",
-    "encode_properties",
-    "record_properties",
-]
-
 
 class Properties(Struct, frozen=True, kw_only=True):
     """Properties of an MQTT 5 packet or will; None (or empty) is absent.

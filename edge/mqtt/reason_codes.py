@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from enum import IntEnum, unique
 
-__all__ = ["CONNACK_RETURN_CODES", "ReasonCode", "connack_return_code"]
-
 
 @unique
 class ReasonCode(IntEnum):

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from edge.mqtt.errors import ProtocolError, Rule, Version
 
-__all__ = ["check_filter", "check_name", "matches", "split_share"]
-
 STRING_MAX_BYTES = 65_535  # the length prefix has two bytes
 SHARE_PREFIX = "$share/"
 

@@ -31,8 +31,6 @@ from edge.logging_setup import pairs
 if TYPE_CHECKING:
     from persistence.log.log import Log
 
-__all__ = ["DirectoryWatch", "Missing"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5

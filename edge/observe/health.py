@@ -13,11 +13,6 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-__all__ = [
-    "TROUBLED", "Trouble", "UpstreamWait", "health_page", "is_ready", "ready_page", "troubles",
-    "upstream_waits",
-]  # fmt: skip
-
 Status = Mapping[str, Any]
 
 QUIET_S = 10.0  # publishers wait, and no bridge reports progress of its sink

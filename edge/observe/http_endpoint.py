@@ -27,8 +27,6 @@ from edge.transport.descriptors import METRICS
 from edge.transport.host_names import HostNames, host_of
 from edge.transport.listen_sockets import http_url
 
-__all__ = ["Answer", "HttpEndpoint", "Page"]
-
 log = logging.getLogger(__name__)
 
 REQUEST_MAX_BYTES = 8192

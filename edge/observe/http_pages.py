@@ -9,8 +9,6 @@ from edge.observe.health import health_page, ready_page
 from edge.observe.http_endpoint import Answer, Page
 from edge.observe.prometheus import CONTENT_TYPE, page
 
-__all__ = ["pages"]
-
 _JSON = "application/json"
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from edge.errors import EdgeError
 
-__all__ = ["TokenFile"]
-
 TOKEN_MIN = 16  # characters
 TOKEN_FILE_MAX_BYTES = 4096
 

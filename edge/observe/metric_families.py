@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-__all__ = ["METRICS", "SECTIONS", "Kind", "Metric", "keys_of"]
-
 Kind = Literal["counter", "gauge", "histogram"]
 
 

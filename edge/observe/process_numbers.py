@@ -8,8 +8,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-__all__ = ["process_numbers"]
-
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _START_TICKS = 19  # fields of /proc/self/stat, counted after the name of the command

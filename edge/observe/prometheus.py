@@ -17,8 +17,6 @@ from edge.observe.metric_families import METRICS, SECTIONS, keys_of
 from edge.observe.process_numbers import process_numbers
 from persistence.stats import LatencyHistogram
 
-__all__ = ["CONTENT_TYPE", "page"]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Status = Mapping[str, Any]

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["OBSERVERS", "Overview", "sample"]
-
 OBSERVERS: Final = frozenset({"brim tap", "brim topics", "brim web"})
 """Names of readers that show a sample of the messages. Messages that they skip are no loss."""
 

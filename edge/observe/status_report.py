@@ -39,8 +39,6 @@ from persistence.stats import LatencyHistogram
 from ringbuf import Extremes, Ring, SlotInfo
 from ringbuf.errors import Corrupt
 
-__all__ = ["Status", "StatusReporter"]
-
 Status = dict[str, Any]
 T = TypeVar("T")
 

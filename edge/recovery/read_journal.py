@@ -23,8 +23,6 @@ from ringbuf.record import RecordHeader, payload_position, span
 if TYPE_CHECKING:
     from persistence import Epoch
 
-__all__ = ["NEVER_ENDS", "RANGE_BYTES", "PastLog", "SavedState", "read_record", "read_saved_state"]
-
 log = logging.getLogger(__name__)
 
 RANGE_BYTES = 1 << 20  # read at a time

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from edge.broker.sessions import Session
     from edge.engine.engine import Engine
 
-__all__ = ["NOTHING_WAITS", "Restored", "restore"]
-
 log = logging.getLogger(__name__)
 
 ALIGN_MASK = -RECORD_ALIGN

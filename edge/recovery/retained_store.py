@@ -46,8 +46,6 @@ from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN, Range, Ring
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
 
-__all__ = ["RetainedStore", "in_order", "marks_in", "records_in", "retained_in"]
-
 log = logging.getLogger(__name__)
 
 MARKS_MAX = 1024  # in the file; rings that are used now come first

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from edge.broker.engine_rings import PartitionLike
     from persistence import Log, LoggedRing
 
-__all__ = ["SESSIONS_RING", "StateFiles", "forget_state"]
-
 log = logging.getLogger(__name__)
 
 SESSIONS_RING = "sessions"

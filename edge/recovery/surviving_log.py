@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from edge.recovery.read_journal import PastLog
     from persistence import Epoch
 
-__all__ = ["SurvivingLog"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -19,8 +19,6 @@ from typing import Any, Final, Self, TypeVar
 from edge.errors import AccessDenied, BrokerUnreachable, ControlError, NoAnswer
 from edge.rpc.protocol import Message, Protocol, encode, expect
 
-__all__ = ["REPLY_TIMEOUT_S", "RpcClient", "credentials_of", "unreachable"]
-
 REPLY_TIMEOUT_S: Final = 5.0  # the broker answers between two batches of work
 CONNECT_MAX_MS = 1_000  # while the server's queue of connections is full; blocks an event loop, too
 

@@ -32,8 +32,6 @@ from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.rpc.client import credentials_of
 
-__all__ = ["Peer", "Peers"]
-
 log = logging.getLogger(__name__)
 
 IDLE_S = 10.0  # a peer that holds nothing and has sent a request is not closed earlier

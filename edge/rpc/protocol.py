@@ -17,8 +17,6 @@ import msgspec
 
 from edge.errors import ControlError, Refused
 
-__all__ = ["Done", "Failed", "MalformedRequest", "Message", "Protocol", "encode", "expect"]
-
 M = TypeVar("M", bound="Message")
 
 # the decoder raises all of these

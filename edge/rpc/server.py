@@ -27,8 +27,6 @@ from edge.logging_setup import pairs
 from edge.rpc.peers import Peer, Peers
 from edge.rpc.protocol import Failed, Message, Protocol, encode
 
-__all__ = ["Server"]
-
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 512

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from edge.server.mqtt_startup import MqttServer
     from edge.server.services import Services
 
-__all__ = ["PreparedStreams", "added_to", "apply", "prepare", "refusal"]
-
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,6 @@ from edge.errors import EdgeError
 if TYPE_CHECKING:
     from bridge.drain.settings import BridgeSettings
 
-__all__ = ["bridge_settings", "copied_settings", "known_streams", "new_schema", "separate_bridge"]
-
 NOT_COPIED = {"in_broker", "options"}
 
 

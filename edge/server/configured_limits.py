@@ -12,8 +12,6 @@ from edge.engine.limits import EngineLimits
 from edge.mqtt.primitives import PacketLimits
 from edge.recovery.state_files import SESSIONS_RING
 
-__all__ = ["broker_limits", "engine_limits", "logged_rings"]
-
 
 def logged_rings(config: Config) -> dict[str, bool]:
     """The ring of each partition with a log, and True if it has a separate log."""

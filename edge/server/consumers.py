@@ -31,8 +31,6 @@ from ringbuf import FLAG_EXPIRY, Ring
 if TYPE_CHECKING:
     from edge.log.log_set import LogSet
 
-__all__ = ["add_streams", "consumers_endpoint"]
-
 MESSAGES_A_CALL = 64  # of consumers, stored by one call on the broker's thread: then that serves MQTT
 DURABLE_POLL_S = 0.002  # between two checks if the log has synced the published messages
 

@@ -17,8 +17,6 @@ from edge.logging_setup import pairs
 from edge.streams.streams import Streams
 from edge.transport.listener import Listener
 
-__all__ = ["delayed_messages"]
-
 log = logging.getLogger(__name__)
 
 

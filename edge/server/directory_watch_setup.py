@@ -14,8 +14,6 @@ from ringbuf.ring import ring_file
 if TYPE_CHECKING:
     from edge.log.log_set import LogSet
 
-__all__ = ["watch_directories"]
-
 
 def watch_directories(
     config: Config,

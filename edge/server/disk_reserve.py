@@ -16,8 +16,6 @@ from pathlib import Path
 from edge.logging_setup import pairs
 from persistence.files import FILE_MODE
 
-__all__ = ["FILE_NAME", "RESERVE_BYTES", "keep_reserve", "use_reserve"]
-
 log = logging.getLogger(__name__)
 
 FILE_NAME = "reserve"

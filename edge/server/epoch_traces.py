@@ -24,8 +24,6 @@ from persistence.durable_file import read_file
 from persistence.files import OsFiles
 from ringbuf.ring import epoch_in
 
-__all__ = ["highest_in_use", "highest_trace"]
-
 
 def highest_in_use(config: Config, log_epochs: Iterable[int]) -> int:
     """The highest epoch of rings, logs and bridges; 0 if there is none. `log_epochs`: ends of the logs."""

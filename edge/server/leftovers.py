@@ -22,8 +22,6 @@ from pathlib import Path
 from edge.config.schema import Config
 from edge.logging_setup import pairs
 
-__all__ = ["leftovers", "remove_leftovers"]
-
 log = logging.getLogger(__name__)
 
 REPLACEMENT = re.compile(

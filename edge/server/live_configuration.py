@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from edge.server.mqtt_startup import MqttServer
     from edge.server.services import Services
 
-__all__ = ["LiveConfiguration"]
-
 log = logging.getLogger(__name__)
 audit = logging.getLogger(AUDIT)
 

@@ -26,8 +26,8 @@ from edge.auth.tenants import Tenants
 from edge.broker.dispatcher import Broker
 from edge.broker.durability import Upstream, reason_code, refusal
 from edge.config.directories import DirectoryLock, make_directory
+from edge.config.listener import Listener as ListenerConfig
 from edge.config.schema import Config, Durability, Metrics
-from edge.config.schema import Listener as ListenerConfig
 from edge.engine.engine import engine_of, limits_of, set_limits
 from edge.errors import DirectoryBusy, EdgeError
 from edge.local.producers import ProducerRing, Producers
@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from edge.engine.limits import EngineLimits
     from edge.log.log_set import LogSet
     from edge.observe.http_token import TokenFile
-
-__all__ = ["MqttServer"]
 
 log = logging.getLogger(__name__)
 

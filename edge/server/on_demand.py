@@ -15,8 +15,6 @@ from typing import Generic, Protocol, TypeVar
 from edge.local.zmq_listener import ZmqListener
 from edge.logging_setup import pairs
 
-__all__ = ["OnDemand"]
-
 log = logging.getLogger(__name__)
 
 RETRY_S = 5.0

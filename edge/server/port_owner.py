@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["port_owner", "port_owner_writes"]
-
 _LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp
 
 

@@ -18,8 +18,6 @@ from edge.logging_setup import pairs
 from edge.transport.listener import Listener
 from ringbuf import Reader, WakeupThread
 
-__all__ = ["ProducerFeed"]
-
 log = logging.getLogger(__name__)
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
     from edge.broker.log_backfill import ReadAt
 
-__all__ = ["BridgeHolds", "ConsumerHolds", "SessionHolds"]
-
 log = logging.getLogger(__name__)
 
 Offsets = dict[str, tuple[int, int]]

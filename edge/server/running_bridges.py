@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from bridge.drain.settings import BridgeSettings
     from edge.server.mqtt_startup import MqttServer
 
-__all__ = ["RunningBridges", "UnchangedBridge"]
-
 log = logging.getLogger(__name__)
 
 _DRAINS = ("starting", "idle", "draining")  # conditions of a bridge whose sink is not known to be away

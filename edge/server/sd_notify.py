@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import socket
 
-__all__ = ["notify", "watchdog_interval_s"]
-
 
 def notify(state: str) -> None:
     """Report `state`, such as READY=1, to the service manager, if there is one. Never fails."""

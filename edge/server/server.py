@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from edge.server.services import Services
     from edge.server.watchdog import Watchdog
 
-__all__ = ["BrokerServer"]
-
 
 class BrokerServer:
     """A running broker: `async with`. `failed` is called, on any thread, if a defect ends the MQTT thread."""

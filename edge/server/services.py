@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from edge.observe.directory_watch import DirectoryWatch, Missing
     from edge.server.retention_holds import ConsumerHolds
 
-__all__ = ["Services"]
-
 log = logging.getLogger(__name__)
 
 POPULATE_REST_S = 0.002  # a ring of 64 MiB takes about a second

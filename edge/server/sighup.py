@@ -10,8 +10,6 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["SighupHandler"]
-
 
 class SighupHandler:
     """The handler, which replaces the default: that one ends the process."""

@@ -11,8 +11,6 @@ from edge.errors import Refused
 from edge.local.protocol import Saved
 from edge.recovery.retained_store import RetainedStore
 
-__all__ = ["StateSaver"]
-
 
 class StateSaver:
     """Saves the state of `broker`; methods run on its thread. `retained`: None if nothing is kept."""

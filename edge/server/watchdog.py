@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from edge.engine.engine import Engine
     from edge.transport.listener import Listener
 
-__all__ = ["EXIT_STALLED", "Ticks", "Watchdog"]
-
 log = logging.getLogger(__name__)
 
 EXIT_STALLED = 4  # exit status of the process

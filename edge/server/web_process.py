@@ -21,8 +21,6 @@ from edge.errors import EdgeError
 from edge.logging_setup import pairs
 from edge.verb_process import ends_within, start_verb
 
-__all__ = ["WebProcess"]
-
 log = logging.getLogger(__name__)
 
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0

@@ -10,7 +10,3 @@
 A restart reads the snapshot and the journal (edge/recovery/read_journal.py), applies them, routes the
 records stored just before the end, and begins with a new snapshot (edge/recovery/restore_sessions.py).
 """
-
-from edge.session_store.journal_writer import SessionJournal
-
-__all__ = ["SessionJournal"]

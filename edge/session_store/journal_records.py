@@ -16,23 +16,6 @@ import msgspec
 
 from edge.auth.interfaces import ClientInfo
 
-__all__ = [
-    "STATE_VERSION",
-    "Connected",
-    "Disconnected",
-    "GroupOpened",
-    "JournalRecord",
-    "Rings",
-    "SessionClosed",
-    "SessionOpened",
-    "Subscribed",
-    "Unsubscribed",
-    "WillDone",
-    "WillWaits",
-    "decode_record",
-    "encode_record",
-]
-
 STATE_VERSION = 2  # 1: without RECEIPT entries of the engine
 
 

@@ -61,8 +61,6 @@ from persistence.durable_file import problem_of, remedy_of
 if TYPE_CHECKING:
     from ringbuf import Ring, Writer
 
-__all__ = ["JournalTarget", "SessionJournal"]
-
 log = logging.getLogger(__name__)
 
 SECTION_BYTES = 1 << 20  # approximate; entries in one frame of a snapshot

@@ -14,8 +14,6 @@ import contextlib
 import os
 from pathlib import Path
 
-__all__ = ["Reserve"]
-
 RESERVE_NAME = "sessions.reserve"
 BEYOND_BYTES = 64 << 10
 

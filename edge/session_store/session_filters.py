@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import chain
 
-__all__ = ["PART_MAX", "SessionFilters"]
-
 PART_MAX = 43_000  # filters; a part with more gets no others, because its dict would grow at 43,691
 
 

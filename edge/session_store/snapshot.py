@@ -30,8 +30,6 @@ from edge.session_store.journal_records import (
 )
 from edge.session_store.snapshot_file import ENTRIES, RECORD, Frame
 
-__all__ = ["KeptSession", "KeptWill", "Snapshot", "will_record"]
-
 
 class KeptSession(NamedTuple):
     """A session that outlasts its connection."""

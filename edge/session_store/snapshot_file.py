@@ -41,17 +41,6 @@ from persistence.files import Files, OsFiles
 from persistence.free_disk_space import require_room
 from ringbuf import crc32c
 
-__all__ = [
-    "ENTRIES",
-    "RECORD",
-    "Frame",
-    "Origin",
-    "SavedSnapshot",
-    "parse_snapshot",
-    "read_snapshot",
-    "write_snapshot",
-]
-
 log = logging.getLogger(__name__)
 
 MAGIC = b"BRIMSESS"

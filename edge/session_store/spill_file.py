@@ -21,8 +21,6 @@ from pathlib import Path
 from edge.engine.spill_calls import SpillEngine
 from edge.logging_setup import pairs
 
-__all__ = ["SPILL_NAME", "SpillFile", "SpillReport"]
-
 log = logging.getLogger(__name__)
 
 SPILL_NAME = "sessions.spill"

@@ -12,8 +12,6 @@ from edge.auth.interfaces import ClientInfo
 from edge.mqtt import Will
 from edge.session_store.session_filters import SessionFilters
 
-__all__ = ["BrokerView", "ClientView", "GroupsView", "SessionView", "WillsView"]
-
 
 class SessionView(Protocol):
     """State of one session. The journal sets `kept` and `left_ns`."""

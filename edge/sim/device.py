@@ -12,10 +12,9 @@ from string import Template
 
 from msgspec import Struct
 
-from edge.client import Client, ClientError
+from edge.client import Client
+from edge.client.errors import ClientError
 from edge.sim.plan import DeviceKind, Value
-
-__all__ = ["FleetCounts", "SimulatedDevice"]
 
 ACKNOWLEDGED_S = 5.0  # for acknowledgements at the end
 AGAIN_S = 1.0  # before a device that could not connect tries again, and up to twice that

@@ -12,8 +12,6 @@ from edge.errors import FILES_REMEDY, EdgeError
 from edge.sim.device import FleetCounts, SimulatedDevice
 from edge.sim.plan import FleetPlan
 
-__all__ = ["simulate"]
-
 DESCRIPTORS_BESIDE = 64
 TICK_S = 1.0
 END_S = 10.0  # for the last acknowledgements and the ends of connections

@@ -16,8 +16,6 @@ from edge.config.setting_reader import Problems, read_struct, read_toml
 from edge.errors import ConfigError
 from edge.mqtt import ProtocolError, check_name
 
-__all__ = ["FIRST_PLAN", "DeviceFaults", "DeviceKind", "DeviceMessage", "FleetPlan", "Value", "load"]
-
 USUAL: Final = ("device", "number", "sequence", "time_ms")
 Share = Annotated[float, Meta(ge=0, le=1)]
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["QueryLosses"]
-
 DAMAGE_MAX = 1000  # descriptions that are kept
 
 

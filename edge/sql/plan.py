@@ -27,8 +27,6 @@ from persistence.segment.segment_info import RingInfo
 from ringbuf import Ring
 from ringbuf.errors import RingError
 
-__all__ = ["Ends", "Narrowing", "Part", "Plan", "plan"]
-
 LATEST_NS = (1 << 63) - 1
 
 Ends: TypeAlias = Mapping[tuple[str, int], int]  # by ring and epoch: the offset after the last record

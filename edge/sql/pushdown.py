@@ -13,8 +13,6 @@ from typing import Any
 
 from bridge.arrow.schema import RAW_TYPES, TYPES
 
-__all__ = ["Pushed", "pushed"]
-
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _COMPARISON = re.compile(r"\((\w+) (==|>=|>|<=|<) (-?\w+)\)")
 _NAME = re.compile(r"\w+")

@@ -35,8 +35,6 @@ from edge.sql.spill_directory import spill_directory
 from edge.sql.view import SOURCE_COLUMNS, functions, select
 from persistence.archive import ArchiveFile
 
-__all__ = ["RecordRelation", "sql"]
-
 SETTINGS = {
     "memory_limit": "25%",  # the rest is for the broker; larger queries use temp_directory
     "preserve_insertion_order": "false",

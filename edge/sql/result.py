@@ -17,8 +17,6 @@ from edge.errors import EdgeError
 from edge.sql.losses import QueryLosses
 from edge.terminal_escape import escaped
 
-__all__ = ["QueryError", "QueryResult", "failed"]
-
 ROWS = 65_536  # of one batch
 BATCH_BYTES = 32 << 20
 STEP_ROWS = 512  # that DuckDB converts at once; an array has at most 2 GiB, so payloads may have 4 MiB each

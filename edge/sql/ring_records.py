@@ -12,8 +12,6 @@ from ringbuf import Range, Reader, Ring
 from ringbuf.errors import Corrupt, OffsetGone, Overrun
 from ringbuf.record import copied
 
-__all__ = ["ring_records"]
-
 READ_BYTES = 1 << 20
 
 

@@ -29,8 +29,6 @@ from edge.sql.ring_records import ring_records
 from persistence.processor_priority import Pauses
 from ringbuf import Range
 
-__all__ = ["RecordScan", "RecordSource"]
-
 SCHEMA: Final = pa.schema(
     [
         pa.field(name, RAW_TYPES.get(name) or TYPES[name])

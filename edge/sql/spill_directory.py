@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["remove_all", "spill_directory"]
-
 PREFIX = "brim-sql-"
 _open: set[Path] = set()  # of this process
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from edge.mqtt.topic_filters import matches
 
-__all__ = ["any_topic", "quoted", "topic_condition"]
-
 
 def quoted(text: str) -> str:
     """A string literal."""

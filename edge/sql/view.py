@@ -32,8 +32,6 @@ from edge.errors import InvalidArgument
 from edge.sql.topic_condition import quoted, topic_condition
 from ringbuf import FLAG_QOS, FLAG_RETAIN
 
-__all__ = ["PayloadFunction", "functions", "select"]
-
 SOURCE_COLUMNS: Final = 'ring, epoch, "offset", timestamp_ns, topic, flags, properties, payload'
 # decode() without 'ignore' fails, and TRY() copies every value. DuckDB decodes once here.
 DECODED: Final = "decode(payload, 'ignore')"

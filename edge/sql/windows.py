@@ -13,8 +13,6 @@ from typing import NamedTuple
 from edge.sql.records import RecordRelation
 from edge.sql.result import QueryResult
 
-__all__ = ["TimeWindow", "windows"]
-
 
 class TimeWindow(NamedTuple):
     """Rows of one window."""

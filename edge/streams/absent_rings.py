@@ -17,8 +17,6 @@ from edge.streams.ring_files import LoggedRecords, reattached
 from ringbuf import Ring
 from ringbuf.errors import RingError
 
-__all__ = ["absent_rings", "is_ring_of_stream"]
-
 log = logging.getLogger(__name__)
 
 _RING_OF_STREAM = re.compile(r"[^@]+-\d+")  # rings of producers have an "@", other rings no number

@@ -34,8 +34,6 @@ from edge.logging_setup import pairs
 from persistence.durable_file import Envelope, read_file, replace_file
 from persistence.files import FILE_MODE, Files, OsFiles
 
-__all__ = ["EPOCH_MARGIN", "EPOCH_MAX", "Epochs", "pack_epochs", "unpack_epochs"]
-
 log = logging.getLogger(__name__)
 
 EPOCH_MAX = (1 << 32) - 1  # a ring's header has 32 bits for it

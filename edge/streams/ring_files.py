@@ -27,18 +27,6 @@ from ringbuf.check import Check, Damage
 from ringbuf.errors import RingError, WriterAlive
 from ringbuf.ring import cursor_file, ring_file
 
-__all__ = [
-    "LogEnd",
-    "LoggedRecords",
-    "attached_to_read",
-    "mend_left_behind",
-    "reattached",
-    "records_lost",
-    "ring_to_read",
-    "ring_to_write",
-    "stream_of",
-]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -28,8 +28,6 @@ from ringbuf.constants import HEADER_BYTES
 from ringbuf.free_memory import free_memory_bytes
 from ringbuf.ring import ring_file
 
-__all__ = ["fitted", "fitting_bytes"]
-
 log = logging.getLogger(__name__)
 
 RING_MIN_BYTES = 1 << 20

@@ -28,8 +28,6 @@ from edge.streams.epochs import Epochs
 from edge.streams.ring_files import LogEnd, LoggedRecords, ring_to_write
 from ringbuf import Ring, Writer, crc32c
 
-__all__ = ["Partition", "Streams"]
-
 log = logging.getLogger(__name__)
 
 

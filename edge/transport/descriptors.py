@@ -26,8 +26,6 @@ from edge.config.schema import Config
 from edge.errors import FILES_REMEDY, EdgeError
 from edge.logging_setup import pairs
 
-__all__ = ["DescriptorBudget", "allow", "budget", "make_table", "open_now", "refusal"]
-
 log = logging.getLogger(__name__)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["HandshakeError"]
-
 
 class HandshakeError(Exception):
     """The peer does not use the protocol of this listener; its connection is closed."""

@@ -17,8 +17,6 @@ import socket
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-__all__ = ["HostNames", "host_of"]
-
 
 def host_of(header: str) -> str:
     """The name or address of a Host header, without the port; "" if it has none."""

@@ -20,8 +20,6 @@ from edge.config.setting_rules import split_address
 from edge.errors import EdgeError, PortTaken
 from edge.transport.passed_sockets import PassedSockets
 
-__all__ = ["ListenAddress", "bind", "bind_http", "http_url", "remove_socket"]
-
 BACKLOG = 4_096  # a fleet that reconnects at once; the kernel limits it to net.core.somaxconn
 UNIX_UMASK = 0o117  # leaves 0660
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from edge.transport.tls import Certificates
     from ringbuf import Reader
 
-__all__ = ["Listener"]
-
 log = logging.getLogger(__name__)
 
 CALLS_MAX = 10_000  # waiting functions of other threads

@@ -13,8 +13,6 @@ import socket
 
 from edge.logging_setup import pairs
 
-__all__ = ["PassedSockets"]
-
 log = logging.getLogger(__name__)
 
 FIRST_DESCRIPTOR = 3

@@ -15,8 +15,6 @@ from edge.logging_setup import AUDIT, pairs
 from edge.transport.errors import HandshakeError
 from edge.transport.proxy_protocol import source_in
 
-__all__ = ["ProxyAnswers"]
-
 audit = logging.getLogger(AUDIT)
 
 NAMES_MIN = 256  # names that are kept before those of ended connections are removed

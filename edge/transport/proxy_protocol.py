@@ -18,8 +18,6 @@ from msgspec import Struct
 from edge.transport.errors import HandshakeError
 from ringbuf import crc32c
 
-__all__ = ["ProxiedAddress", "source_in"]
-
 FIXED_BYTES = 16
 LOCAL, PROXY = 0, 1
 UNSPECIFIED, STREAM = 0, 1

@@ -14,8 +14,6 @@ from edge.errors import FILES_REMEDY
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 
-__all__ = ["Refusals"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0

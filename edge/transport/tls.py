@@ -14,8 +14,6 @@ from edge.config.regular_file import require_regular
 from edge.engine.tls_context import TlsContext
 from edge.errors import EdgeError
 
-__all__ = ["Certificates", "server_context"]
-
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 HANDSHAKE_TURNS = 10  # far more than TLS takes
 

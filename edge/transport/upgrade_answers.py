@@ -19,8 +19,6 @@ from edge.transport.host_names import HostNames
 if TYPE_CHECKING:
     from edge.transport.websocket_upgrade import UpgradeAnswer, WebSocketUpgrade
 
-__all__ = ["Upgrades"]
-
 audit = logging.getLogger(AUDIT)
 
 

@@ -14,8 +14,6 @@ from edge.log_throttle import LogThrottle
 from edge.logging_setup import AUDIT, pairs
 from ringbuf.native import ffi
 
-__all__ = ["Violations"]
-
 audit = logging.getLogger(AUDIT)
 
 

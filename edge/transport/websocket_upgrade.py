@@ -20,8 +20,6 @@ from websockets.typing import Origin, Subprotocol
 
 from edge.transport.host_names import HostNames, host_of
 
-__all__ = ["UpgradeAnswer", "WebSocketUpgrade"]
-
 PATHS = frozenset({"/", "/mqtt"})
 SUBPROTOCOLS = (Subprotocol("mqtt"), Subprotocol("mqttv3.1"))
 

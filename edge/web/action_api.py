@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from edge.consumers.client_socket import RequestClient
     from edge.web.console import Console
 
-__all__ = ["ACTIONS"]
-
 PAYLOAD_MAX = 48 << 10  # below the limit of a request's body, also as base64
 CLEARED_PAGES_MAX = 4_096
 

@@ -17,18 +17,6 @@ from msgspec import Struct
 from edge.errors import AccessDenied, BrokerUnreachable, EdgeError, InvalidArgument, NoAnswer
 from edge.web.roles import ConsoleRole
 
-__all__ = [
-    "PREFIX",
-    "ApiError",
-    "Call",
-    "EndlessAnswer",
-    "Endpoint",
-    "Nothing",
-    "Result",
-    "error_of",
-    "parameters_of",
-]
-
 PREFIX: Final = "/api/v1"
 
 Result = dict[str, Any]

@@ -31,8 +31,6 @@ from edge.web.roles import ConsoleRole
 from edge.web.session_api import SESSIONS
 from edge.web.sql_api import QUERIES
 
-__all__ = ["ENDPOINTS", "PAGES", "application"]
-
 log = logging.getLogger(__name__)
 audit = logging.getLogger(AUDIT)
 

@@ -18,8 +18,6 @@ from edge.rpc.protocol import Message
 if TYPE_CHECKING:
     from edge.consumers.client_socket import RequestClient
 
-__all__ = ["BrokerLink"]
-
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 

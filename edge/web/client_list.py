@@ -14,8 +14,6 @@ from typing import Any
 from edge.local.protocol import SessionList, Sessions
 from edge.web.broker_link import BrokerLink
 
-__all__ = ["SORTS", "ClientList"]
-
 KEPT_S = 4.0
 SHARE = 50
 

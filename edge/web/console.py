@@ -22,8 +22,6 @@ from edge.web.roles import UserFile
 from edge.web.tap_feed import TapFeed
 from edge.web.topic_sampler import TopicSampler
 
-__all__ = ["Console", "Logins"]
-
 audit = logging.getLogger(AUDIT)
 
 CHECKS_MAX = 16  # passwords that wait for a check; each takes 30 ms

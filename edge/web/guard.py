@@ -19,8 +19,6 @@ import msgspec
 
 from edge.transport.host_names import HostNames, host_of
 
-__all__ = ["BODY_MAX_BYTES", "SECURITY_HEADERS", "Guard"]
-
 BODY_MAX_BYTES = 64 << 10
 BODY_S = 10.0
 REQUEST_S = 60.0

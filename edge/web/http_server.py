@@ -27,8 +27,6 @@ from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.transport.listen_sockets import http_url
 
-__all__ = ["HttpServer"]
-
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 128

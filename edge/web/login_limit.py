@@ -10,8 +10,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-__all__ = ["LoginLimit"]
-
 WINDOW_S = 60.0
 FAILURES = 10
 ALL_FAILURES = 60

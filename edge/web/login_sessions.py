@@ -18,8 +18,6 @@ from msgspec import Struct
 from edge.auth.password_file import User
 from edge.web.roles import ConsoleRole, UserFile
 
-__all__ = ["ConsoleLogin", "LoginSessions"]
-
 IDLE_S = 30 * 60.0
 LIFETIME_S = 12 * 3600.0
 SESSIONS_MAX = 256

@@ -19,8 +19,6 @@ from edge.observe.health import troubles
 from edge.observe.rates import sample
 from edge.web.broker_link import BrokerLink
 
-__all__ = ["Monitor"]
-
 WATCHED_S, QUIET_S = 2.0, 10.0
 WATCHING_S = 15.0  # after the last request of a page
 SAMPLES_MAX = 1_800

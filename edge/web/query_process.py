@@ -20,8 +20,6 @@ from typing import NamedTuple
 
 from edge.verb_process import ends_within, start_verb
 
-__all__ = ["QueryOutput", "run_query"]
-
 BYTES_MAX = 2 << 20  # of the rows
 ERRORS_MAX = 16 << 10
 READ_BYTES = 64 << 10

@@ -32,8 +32,6 @@ from edge.web.topic_series import topic_series
 if TYPE_CHECKING:
     from edge.web.console import Console
 
-__all__ = ["READS"]
-
 TAP_S = 600.0  # of one answer; the page requests the next one
 PAGE_MAX = 500
 

@@ -21,8 +21,6 @@ from edge.auth.password_file import User, read_users
 from edge.errors import EdgeError
 from edge.logging_setup import pairs
 
-__all__ = ["ConsoleRole", "UserFile"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between two checks of the file

@@ -19,8 +19,6 @@ from edge.web.app import application
 from edge.web.console import Console
 from edge.web.http_server import HttpServer
 
-__all__ = ["run"]
-
 log = logging.getLogger(__name__)
 
 NICENESS = 5  # the broker comes first

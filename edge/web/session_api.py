@@ -18,8 +18,6 @@ from edge.web.roles import ConsoleRole
 if TYPE_CHECKING:
     from edge.web.console import Console, Logins
 
-__all__ = ["SESSIONS"]
-
 audit = logging.getLogger(AUDIT)
 
 

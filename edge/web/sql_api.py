@@ -24,8 +24,6 @@ from edge.web.roles import ConsoleRole
 if TYPE_CHECKING:
     from edge.web.console import Console
 
-__all__ = ["QUERIES", "QUERIES_MAX"]
-
 log = logging.getLogger(__name__)
 
 QUERIES_MAX = 2

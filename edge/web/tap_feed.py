@@ -22,8 +22,6 @@ from edge.local.shm_subscription import ShmSubscription
 from edge.web.topic_sampler import READER
 from ringbuf.errors import RingError
 
-__all__ = ["TAPS_MAX", "TapFeed"]
-
 TAPS_MAX = 4
 INTERVAL_S = 0.25
 MESSAGES = 50  # of one interval

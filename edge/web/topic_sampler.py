@@ -25,8 +25,6 @@ from edge.web.topic_tree import TopicTree
 from ringbuf import FLAG_QOS, Record
 from ringbuf.errors import Overrun, RingError
 
-__all__ = ["READER", "TopicSampler", "newest"]
-
 log = logging.getLogger(__name__)
 
 READER = "brim web"  # name of the console's readers in `brim status`

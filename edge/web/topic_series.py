@@ -17,8 +17,6 @@ from edge.local.arrivals import Arrival, messages_of_batch
 from edge.local.payloads import payload_fields
 from edge.web.topic_sampler import newest
 
-__all__ = ["numbers_of", "topic_series"]
-
 NEWEST = 200_000  # records of each ring that are searched
 SERIES_MAX = 600  # messages
 SHOWN = 20

@@ -11,8 +11,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["SORTS", "TopicTree"]
-
 AVERAGE_S = 10.0
 VALUE_BYTES = 256  # shown of a last payload
 

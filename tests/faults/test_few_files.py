@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.cli.serving import _lacks_files
-from edge.config.schema import Config, Durability, Limits, Local, Log, Sessions, Stream, Zmq
+from edge.config.limits import Limits
+from edge.config.schema import Config, Durability, Local, Log, Sessions, Stream, Zmq
 from edge.errors import EdgeError
 from edge.mqtt import ConnAck, Connect, PubAck, Publish, ReasonCode, SubAck, Subscribe, Subscription, encode
 from edge.transport.descriptors import METRICS, OF_ENDPOINT, OF_LOG, OF_RING, PEERS, budget

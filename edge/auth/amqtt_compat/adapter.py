@@ -45,8 +45,6 @@ from edge.mqtt.topic_filters import split_share
 if TYPE_CHECKING:
     from edge.auth.amqtt_compat.loader import LoadedPlugins, PluginSession
 
-__all__ = ["PluginAdapter"]
-
 log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0

@@ -26,8 +26,6 @@ from edge.auth.interfaces import ClientInfo
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 
-__all__ = ["EVENTS_MAX", "PluginEvents"]
-
 log = logging.getLogger(__name__)
 
 EVENTS_MAX = 20_000  # a fleet of 10 000 that reconnects, each with a subscription

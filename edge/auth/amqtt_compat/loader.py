@@ -37,8 +37,6 @@ except ModuleNotFoundError as error:
     text = f"plug-ins in [[auth.plugin]] need amqtt, and {error.name} is not installed"
     raise PluginError(text, hint="pip install 'brim[amqtt]'") from error
 
-__all__ = ["LoadedPlugins", "PluginSession", "configured"]
-
 _FILTER_SYNTAX = frozenset("*()\\\0")
 EVENTS = tuple(
     f"on_{event}"

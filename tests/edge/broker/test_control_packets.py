@@ -10,7 +10,7 @@ import pytest
 
 from edge.auth.interfaces import ClientInfo
 from edge.broker import session_routes, subscribe, subscription_tree
-from edge.broker.limits import BrokerLimits, PacketLimits
+from edge.broker.limits import BrokerLimits
 from edge.engine.engine import EngineLimits
 from edge.mqtt import (
     Auth,
@@ -33,7 +33,7 @@ from edge.mqtt import (
     Will,
     encode,
 )
-from edge.mqtt.primitives import encode_variable_integer
+from edge.mqtt.primitives import PacketLimits, encode_variable_integer
 from tests.support.mqtt_bench import Bench, Wire
 
 V5 = Version.V5

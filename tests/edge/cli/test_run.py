@@ -23,8 +23,9 @@ from edge.cli import main
 from edge.cli.exit_status import Exit
 from edge.cli.run_loop import _ready, _watch
 from edge.client import Client, connect
+from edge.config.listener import Listener
 from edge.config.loader import parse
-from edge.config.schema import Config, Listener
+from edge.config.schema import Config
 from edge.server.sd_notify import notify, watchdog_interval_s
 from edge.server.server import BrokerServer
 from tests.support.children import Child, ModuleChild

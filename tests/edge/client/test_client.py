@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 import edge.client
-from edge.client import ConnectionLost, Message
+from edge.client import Message
+from edge.client.errors import ConnectionLost
 from edge.mqtt import Properties, ProtocolError, Version, Will
 from tests.support.mosquitto import BINARY, Mosquitto, running
 from tests.support.waiting import PATIENCE_S

@@ -8,15 +8,9 @@ from typing import get_type_hints
 import pytest
 
 import edge.client
-from edge.client import (
-    CannotConnect,
-    ClientError,
-    ConnectRefused,
-    Options,
-    PublishRefused,
-    SubscribeRefused,
-)
+from edge.client import Options
 from edge.client.connection import _explained
+from edge.client.errors import CannotConnect, ClientError, ConnectRefused, PublishRefused, SubscribeRefused
 from edge.client.options import Address, OptionFields, Reconnect, parse_url
 from edge.mqtt import ConnAck, Connect, Properties, Publish, ReasonCode, SubAck, Subscribe, Version, Will
 from tests.support.ports import free_port

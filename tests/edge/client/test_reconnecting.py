@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import edge.client
-from edge.client import (
-    Client,
+from edge.client import Client, Reconnect
+from edge.client.errors import (
     ConnectionLost,
+    ConnectRefused,
     DeliveryUnknown,
     PublishRefused,
-    Reconnect,
     SubscribeRefused,
     TakenOver,
 )
@@ -357,7 +357,7 @@ async def test_a_refusal_that_will_not_change_ends_reconnecting() -> None:
         peer.abort()
         await broker.accepted(reason_code=ReasonCode.SERVER_UNAVAILABLE)
         await broker.accepted(reason_code=ReasonCode.NOT_AUTHORIZED)
-        with pytest.raises(edge.client.ConnectRefused):
+        with pytest.raises(ConnectRefused):
             await publishing
 
 
@@ -368,7 +368,7 @@ async def test_attempts_run_out() -> None:
         peer.abort()
         for _ in range(2):
             await broker.accepted(reason_code=ReasonCode.SERVER_UNAVAILABLE)
-        with pytest.raises(edge.client.ConnectRefused):
+        with pytest.raises(ConnectRefused):
             await publishing
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import edge.client
-from edge.client import ClientError
+from edge.client.errors import ClientError
 from edge.client.options import NEVER_S
 from edge.mqtt import Connect, Properties, Version
 from tests.support.brim_process import BrimProcess

@@ -20,7 +20,8 @@ import pytest
 from msgspec.structs import replace
 
 import brim
-from edge.config.schema import Config, Listener, Stream
+from edge.config.listener import Listener
+from edge.config.schema import Config, Stream
 from edge.errors import EdgeError
 from edge.local.protocol import Connection, Reload, Reloaded
 from edge.local.zmq_stats import ZmqStats
