@@ -29,8 +29,6 @@ from bridge.format.file_name import FileName
 from bridge.spark.jobs import bronze
 from bridge.spark.tables import FORMATS, TableFormat
 
-__all__ = ["measured"]
-
 RATE = 10_000
 WARM_S, SECONDS = 15.0, 30.0
 EVERY_S = 0.1  # between triggers; a batch that takes longer is followed at once

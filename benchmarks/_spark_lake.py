@@ -33,8 +33,6 @@ from edge.server.bridge_settings import copied_settings
 from ringbuf import Ring
 from tests.support.mergeable_lakes import LOOKS_AGAIN_S, ShiftedClock, merger, stores
 
-__all__ = ["FIELDS", "make"]
-
 PARTITIONS = 4
 DEVICES = 1000
 RING_BYTES = 64 << 20

@@ -20,8 +20,6 @@ from bridge.format.write_intent import WriteIntent
 from bridge.sinks.directory import DirectorySink
 from ringbuf.record import encode
 
-__all__ = ["measured"]
-
 FILES = (1_000, 10_000, 100_000)
 DAYS = 30
 ROUNDS, WARM = 15, 5

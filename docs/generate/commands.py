@@ -12,8 +12,6 @@ from docs.generate.markdown import code, prose, table
 from edge import cli
 from edge.cli.exit_status import Exit
 
-__all__ = ["arguments_table", "help_text", "page"]
-
 _HEADER = ("Argument", "Default", "Meaning")
 _DEFAULT = re.compile(r"\s*\((?:default: )?%\(default\)s[^)]*\)")
 

@@ -23,8 +23,6 @@ from docs.generate.sinks import sinks
 from docs.generate.source import doc_of, field_docs
 from edge.config.live_settings import START_LIMITS
 
-__all__ = ["amount", "default_of", "page", "sections", "type_and_range"]
-
 _HEADER = ("Key", "Type", "Unit", "Default", "Allowed", "Meaning")
 _NAMES = {
     inspect.BoolType: "true or false",

@@ -17,8 +17,6 @@ from docs.generate.source import doc_of
 from edge.consumers import delivery_settings, protocol
 from edge.rpc import protocol as rpc
 
-__all__ = ["page"]
-
 _INTRODUCTION = """\
 # Consumer protocol
 

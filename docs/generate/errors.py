@@ -8,8 +8,6 @@ from __future__ import annotations
 from docs.generate.markdown import code, prose, table
 from edge.cli.error_catalog import GAP, PACKAGES, ErrorClass, catalog
 
-__all__ = ["page"]
-
 _HEADER = ("Message", "Remedy")
 
 

@@ -28,8 +28,6 @@ from persistence.segment import clean_shutdown, footer
 from persistence.segment import format as segment
 from ringbuf import FORMAT_VERSION
 
-__all__ = ["FORMATS", "Format", "page"]
-
 GOLDEN = "tests/golden"
 _COMMENT = re.compile(r"/\*(.*?)\*/", re.DOTALL)
 _MARGIN = re.compile(r"^ \* ?", re.MULTILINE)

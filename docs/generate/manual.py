@@ -20,8 +20,6 @@ from pathlib import Path
 from edge import cli
 from edge.cli.exit_status import Exit
 
-__all__ = ["manuals"]
-
 _SENTENCE_END = re.compile(r"(?<=[A-Za-z0-9)\]\"`][.!?])\s+(?=[A-Z`\"])")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["code", "prose", "table"]
-
 _CODE_SPAN = re.compile(r"(`[^`\n]+`)")
 _SPECIAL = re.compile(r"([\\*]|(?<!\w)_|_(?!\w))")
 # Keys and sections of brim.toml, files and names with underscores are code wherever they stand.

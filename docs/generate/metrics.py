@@ -8,8 +8,6 @@ from docs.generate import MissingDescription
 from docs.generate.markdown import code, prose, table
 from edge.observe.metric_families import METRICS
 
-__all__ = ["page"]
-
 _HEADER = ("Metric", "Type", "Unit", "Labels", "`brim status --json`", "Meaning")
 _UNITS = ("seconds", "bytes", "ratio")
 

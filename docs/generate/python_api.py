@@ -22,8 +22,6 @@ from docs.generate.markdown import code, prose, table
 from docs.generate.source import doc_of, field_docs
 from ringbuf import native
 
-__all__ = ["page", "signature"]
-
 MODULES = ("brim", "brim.asyncio", "brim.errors", "brim.spark")
 LINE_CHARACTERS = 100
 _BETWEEN = re.compile(r", (?=[*/]|\w+(?:: |=))")  # arguments; all have annotations

@@ -8,8 +8,6 @@ from bridge.sinks import kafka_client, mqtt, object_store, registry
 from docs.generate.markdown import code, prose, table
 from docs.generate.source import doc_of
 
-__all__ = ["sinks"]
-
 
 def sinks() -> str:
     """Sections about `to` and `options` of a bridge."""

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 from docs.generate import MissingDescription
 
-__all__ = ["doc_of", "field_docs"]
-
 
 def field_docs(cls: type) -> Mapping[str, str]:
     """The string below each annotated field or assigned name of `cls`, by name; {} for a class in C."""

@@ -13,8 +13,6 @@ from docs.generate.markdown import prose
 from docs.generate.source import doc_of
 from edge.cli.spark import JOBS
 
-__all__ = ["page"]
-
 
 def page() -> str:
     """Text of spark.md."""

@@ -8,8 +8,6 @@ from docs.generate.markdown import code, prose, table
 from docs.generate.source import doc_of
 from edge.broker.sys_topics import ROOT, TOPICS
 
-__all__ = ["page"]
-
 
 def page() -> str:
     """Text of sys-topics.md."""

@@ -16,8 +16,6 @@ from docs.generate.source import doc_of, field_docs
 from edge.web.api_model import Endpoint
 from edge.web.app import ENDPOINTS
 
-__all__ = ["page"]
-
 _INTRODUCTION = """\
 # Web API
 

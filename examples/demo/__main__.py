@@ -29,8 +29,6 @@ from examples.demo.scene import Scene
 from examples.demo.screen import Screen, screen_for
 from examples.demo.script import Options, Script
 
-__all__ = ["main"]
-
 RATE = 4_000.0
 SECONDS = 60.0
 

@@ -15,8 +15,6 @@ from edge.local.protocol import Connection, Report, Status
 from examples.demo.processes import Child
 from examples.demo.scene import Scene
 
-__all__ = ["Broker", "BrokerFailed"]
-
 COMMAND = ("-m", "edge", "run")
 READY_S = 20.0
 STOP_S = 40.0

@@ -14,8 +14,6 @@ from examples.demo.device import Options
 from examples.demo.device_paho import run
 from examples.demo.vitals import KINDS, Reading, Vitals
 
-__all__ = ["main", "record"]
-
 RECORD_S = 3.0
 RECORD_PAUSE_S = 0.02
 AT_ONCE = 20  # messages between two checks of the clock

@@ -13,8 +13,6 @@ from examples.demo.broker import Broker
 from examples.demo.processes import Child
 from examples.demo.scene import Scene
 
-__all__ = ["Cast", "DemoFailed"]
-
 # Module, share of the rate, kinds of vital signs.
 PUBLISHERS: dict[str, tuple[str, float, tuple[str, ...]]] = {
     "amqtt": ("device_amqtt", 0.2, ("cpu", "memory", "load", "temperature")),

@@ -28,8 +28,6 @@ import msgspec
 from examples.demo.journal import Journal
 from examples.demo.vitals import Reading
 
-__all__ = ["FINISH_S", "Device", "Message", "Options", "Payload"]
-
 PENDING_MAX = 20_000  # below MQTT's 65535 packet identifiers: each message uses one
 STATUS_S = 0.5
 FINISH_S = 40.0  # for a broker that has just started again

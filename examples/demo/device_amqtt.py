@@ -25,8 +25,6 @@ from amqtt.contexts import ClientConfig
 from examples.demo.device import Device, Message, Options, explain
 from examples.demo.vitals import Vitals
 
-__all__ = ["AmqttPublisher"]
-
 WINDOW = 64  # messages that wait for their PUBACK at a time; each is a task
 RETRY_S = 0.25
 KEEP_ALIVE_S = 30

@@ -17,8 +17,6 @@ from paho.mqtt.enums import CallbackAPIVersion
 from examples.demo.device import Device, Message, Options, Supply, explain
 from examples.demo.vitals import Vitals
 
-__all__ = ["PahoClient", "run"]
-
 IN_FLIGHT_MAX = 1_000  # messages that wait for their PUBACK at a time; the others wait in paho's queue
 RECONNECT_S = 1  # paho counts in whole seconds
 KEEP_ALIVE_S = 30

@@ -17,8 +17,6 @@ from typing import Any
 
 from examples.demo.tally import Tally
 
-__all__ = ["Journal", "JournalFile"]
-
 
 @dataclass
 class Journal:

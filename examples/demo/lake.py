@@ -26,8 +26,6 @@ from examples.demo.device import Payload
 from examples.demo.tally import Tally
 from ringbuf.record import decode, span
 
-__all__ = ["Aggregate", "Arrived", "Buckets", "Lake", "read_drained", "report_step"]
-
 MINUTE_S = 60
 _LENGTH = struct.Struct("<I")
 

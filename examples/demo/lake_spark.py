@@ -25,8 +25,6 @@ from examples.demo.tally import Tally
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["by_spark"]
-
 
 class Steps:
     """Steps with their time and output."""

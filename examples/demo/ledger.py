@@ -24,8 +24,6 @@ from itertools import islice
 from examples.demo.journal import JournalFile
 from examples.demo.tally import Tally
 
-__all__ = ["Ledger", "Row", "Stage", "build"]
-
 SHOWN = 3  # examples of missing messages, in a sentence
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from examples.demo.report import LEDGER_COLUMNS, Report, cell, ledger_cells, minute_of, unit_of
 
-__all__ = ["render"]
-
 STYLE = Path(__file__).with_name("page.css")
 
 MEANING = (

@@ -16,8 +16,6 @@ from typing import Any
 
 from examples.demo.lake import Aggregate, Lake
 
-__all__ = ["Outage", "Sample", "draw"]
-
 PALETTE = ("#1769aa", "#e07b00", "#2b8a57", "#9c4dcc", "#c2352b", "#6b7280")
 INK, GRID = "#1f2933", "#e3e8ee"
 LINES_MAX = len(PALETTE)

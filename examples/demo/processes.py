@@ -18,8 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Child"]
-
 PR_SET_PDEATHSIG = 1
 LINE_MAX_BYTES = 1 << 20
 _prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before any fork

@@ -26,17 +26,6 @@ from examples.demo.plots import Outage, Sample
 from examples.demo.scene import Scene
 from examples.demo.tally import Tally
 
-__all__ = [
-    "LEDGER_COLUMNS",
-    "Report",
-    "cell",
-    "ledger_cells",
-    "minute_of",
-    "print_ledger",
-    "print_table",
-    "unit_of",
-]
-
 LEDGER_COLUMNS = ("", "messages", "records", "stored again", "lost", "duplicated", "gaps", "")
 MINUTES_MAX = 4  # columns of the table; a longer run shows the last ones
 

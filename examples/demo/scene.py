@@ -24,8 +24,6 @@ from brim import Ring
 from edge.config.schema import host_edge_id
 from examples.demo.vitals import level
 
-__all__ = ["Rings", "Scene", "Sink"]
-
 CONFIG = """\
 # Written by the demo.
 edge_id = {edge_id}

@@ -17,8 +17,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Bridge", "LiveScreen", "PlainScreen", "Publisher", "Screen", "Subscriber", "View", "screen_for"]
-
 EVENTS_SHOWN = 9
 BAR_CELLS = 20
 PLAIN_INTERVAL_S = 5.0

@@ -27,8 +27,6 @@ from examples.demo.scene import Scene
 from examples.demo.screen import Screen
 from examples.demo.watch import TICK_S, Watch
 
-__all__ = ["Options", "Script"]
-
 ACTS = (
     "start",
     "load",

@@ -32,8 +32,6 @@ from examples.demo.device import Payload
 from examples.demo.offsets import Offsets
 from examples.demo.tally import Tally
 
-__all__ = ["FILTERS", "Received"]
-
 FILTERS = ("host/#", "replay/#")
 STATUS_S = 0.5
 AGES_MAX = 4_000  # per status interval

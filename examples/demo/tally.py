@@ -15,8 +15,6 @@ from pathlib import Path
 
 import msgpack
 
-__all__ = ["NUMBER_MAX", "Tally"]
-
 NUMBER_MAX = 50_000_000  # per device: a payload with a higher number is not of the demo
 SEEN_MAX = 255
 

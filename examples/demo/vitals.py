@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 
 import psutil
 
-__all__ = ["KINDS", "Reading", "Vitals"]
-
 WINDOW_S = 1.0  # of loads and rates
 SLOW_S = 1.0  # between two readings of values that cost milliseconds or hardly change
 PROCESSES = 5  # of the table's top

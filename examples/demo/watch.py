@@ -16,8 +16,6 @@ from examples.demo.processes import Child
 from examples.demo.scene import Rings, Scene
 from examples.demo.screen import Bridge, Publisher, Screen, Subscriber, View
 
-__all__ = ["Watch"]
-
 TICK_S = 0.25
 SAMPLE_S = 0.5
 

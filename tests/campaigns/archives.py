@@ -9,8 +9,6 @@ from persistence.errors import FormatError
 from tests.campaigns.running import Campaign, Outcome
 from tests.support.archive_crashes import crash_at_each_step
 
-__all__ = ["ARCHIVES"]
-
 
 def run_seed(seed: int) -> Outcome:
     """One log, of which a segment is archived, with a crash at each step."""

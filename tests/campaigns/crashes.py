@@ -8,8 +8,6 @@ from tests.campaigns.running import Campaign, Outcome
 from tests.support.directories import memory_directory
 from tests.support.log_simulation import Simulation, Violation
 
-__all__ = ["CRASHES"]
-
 
 def run_seed(seed: int) -> Outcome:
     """One history."""

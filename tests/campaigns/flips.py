@@ -10,8 +10,6 @@ from collections import Counter
 from tests.campaigns.running import Campaign, Outcome
 from tests.support.damaged_log import DamagedLog, LostTooMuch
 
-__all__ = ["FLIPS"]
-
 DAMAGES = 500  # of one log
 
 

@@ -28,8 +28,6 @@ from tests.support.outside_subscriber import OutsideSubscriber
 from tests.support.promises import Promises
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["KILLS", "KillCycles"]
-
 LEVELS = {
     "process": "process",
     "interval": "interval",

@@ -33,8 +33,6 @@ from tests.support.pipeline import Pipeline
 from tests.support.s3_server import s3_server
 from tests.support.upstreams import CutS3, Lake, Upstream
 
-__all__ = ["RECORDS", "SINKS", "WINDOW", "history", "run_million", "toll_of"]
-
 RECORDS, KILLS = 1_000_000, 10
 PUBLISHERS = 5  # of tests/support/pipeline.py
 WINDOW = 5_000  # resend_max_records of the bridge to Kafka

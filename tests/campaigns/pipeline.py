@@ -36,8 +36,6 @@ from tests.support.pipeline import Form, Pipeline
 from tests.support.s3_server import s3_server
 from tests.support.upstreams import CutDisk, CutS3, Upstream, may_mount
 
-__all__ = ["KAFKA", "OVERFLOW", "PIPELINE", "Storm", "Toll", "check_table"]
-
 BRIDGE_KILLS = 30  # of one seed
 CUTS = 5  # of one seed: each kind that there is, at least twice if there are two
 CUT_S = (0.2, 3.0)

@@ -21,8 +21,6 @@ from itertools import islice
 from multiprocessing import active_children, get_context, util
 from typing import NoReturn, TypeVar
 
-__all__ = ["each"]
-
 NICE = 5  # at least: who works on this machine comes first
 
 Item = TypeVar("Item")

@@ -17,8 +17,6 @@ from tests.campaigns.ledger import Progress, show
 from tests.campaigns.pools import each
 from tests.campaigns.sums import add, next_seed
 
-__all__ = ["Campaign", "Outcome", "Work", "run"]
-
 Outcome = tuple[Counter[str], list[str]]  # what was done, and what was wrong
 
 

@@ -52,8 +52,6 @@ from tests.support.project import ROOT
 from tests.support.soak_clients import PacedPublisher, SlowSubscriber, SteadySubscriber
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["MINUTES", "PAUSE_MAX_MS", "RATE", "SOAK", "Soak", "Terms", "run_soak", "soak_for"]
-
 MINUTES, RATE = 10.0, 20_000.0
 PAUSE_MAX_MS = 1_000
 PACE_MIN = 0.9  # of the rate

@@ -30,8 +30,6 @@ from tests.support.outside_publisher import OutsidePublisher
 from tests.support.outside_subscriber import OutsideSubscriber
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["SPILL", "SpillRounds"]
-
 STREAMS = {"once": 2, "often": 1}  # QoS by stream
 RING_BYTES = 64 << 10
 RECORD_BYTES = 190  # of one message, about: outside_client.payload_of()

@@ -24,8 +24,6 @@ from tests.support.damaged_state import KINDS, DamagedState
 from tests.support.directories import memory_directory
 from tests.support.state_base import Ending
 
-__all__ = ["EACH", "STATE_FLIPS", "state_flips_of"]
-
 EACH = 4  # cases of each kind, of one seed
 COUNT = 1_000  # cases of each kind
 ENDINGS: tuple[Ending, ...] = ("killed", "stopped", "busy")

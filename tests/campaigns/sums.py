@@ -19,8 +19,6 @@ from typing import Any
 from tests.campaigns.ledger import show
 from tests.support.project import ROOT
 
-__all__ = ["add", "next_seed", "show_sums"]
-
 
 def add(
     path: Path,

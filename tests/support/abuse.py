@@ -32,8 +32,6 @@ from edge.mqtt import (
 )
 from edge.mqtt.primitives import encode_variable_integer
 
-__all__ = ["ABUSES", "UNDO", "connected"]
-
 PATIENCE_S = 30.0
 V5 = Version.V5
 CONNACK_BYTES_MAX = 1 << 12

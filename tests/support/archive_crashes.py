@@ -16,8 +16,6 @@ from tests.support.archives import SMALL, archived_records, ends_of
 from tests.support.logs import DIRECTORY, Written, recovered, typical
 from tests.support.simfiles import PowerCut, SimFiles
 
-__all__ = ["crash_at_each_step", "steps_of"]
-
 
 def crash_at_each_step(seed: int) -> int:
     """Number of crash states of that seed. Raises AssertionError or FormatError if one lost a record."""

@@ -11,8 +11,6 @@ from persistence.segment.scan import read_table
 from tests.support.log_simulation import records_in
 from tests.support.logs import DIRECTORY, Written
 
-__all__ = ["SMALL", "archive_all", "archived_records", "ends_of", "path_of"]
-
 SMALL = 4096  # bytes of a row group, so that a small log has several
 
 

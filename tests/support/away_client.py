@@ -3,8 +3,6 @@
 from edge.mqtt import Connect, Disconnect
 from tests.support.mqtt_bench import Bench, Wire
 
-__all__ = ["away", "back", "dropped"]
-
 
 def away(bench: Bench, client_id: str, topic: str = "t/#", *, qos: int = 1) -> None:
     """Subscribes, and disconnects."""

@@ -27,8 +27,6 @@ import pytest
 
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["run_page"]
-
 PACKAGE = "mqtt@5.16.0"
 SHA256 = "f3cbeae580d3010048938ee370f2db0c15d16e6f7fc147cb32ae5510e571b387"  # of dist/mqtt.min.js
 PAGE = """<!doctype html><meta charset="utf-8"><title>MQTT.js</title><script src="/mqtt.js"></script><script>

@@ -5,8 +5,6 @@ import mmap
 import os
 from pathlib import Path
 
-__all__ = ["cached_bytes", "forgets"]
-
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 

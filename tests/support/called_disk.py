@@ -14,8 +14,6 @@ from persistence.files import Files, OsFiles
 from persistence.log.native_commit import STEP_BYTES
 from ringbuf.native import ffi, lib
 
-__all__ = ["CalledDisk", "CalledFiles", "QueuedFiles"]
-
 
 @runtime_checkable
 class QueuedFiles(Files, Protocol):

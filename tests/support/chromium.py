@@ -31,8 +31,6 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["Chromium", "Page"]
-
 OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",

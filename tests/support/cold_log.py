@@ -12,8 +12,6 @@ from persistence import Log, LoggedRing, LogWriter
 from tests.support.mqtt_bench import Bench, OwnPartition
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["ColdLog"]
-
 
 class ColdLog:
     """The log, and what has come back from it."""

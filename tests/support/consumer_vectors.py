@@ -10,8 +10,6 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["VECTORS", "Vector", "json_text", "vectors"]
-
 VECTORS = Path(__file__).parents[1] / "golden" / "consumers" / "vectors.txt"
 
 

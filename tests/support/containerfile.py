@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Instruction", "Stage", "ignored", "stages_of"]
-
 
 class Instruction(NamedTuple):
     """One instruction, with its continuation lines joined."""

@@ -20,8 +20,6 @@ from tests.support.kafka_connector import conf
 from tests.support.kafka_mock import messages, quiet
 from tests.support.ports import free_port
 
-__all__ = ["CutKafka"]
-
 TOPIC = "records"
 OFFSETS_A_BATCH = 150_000
 ASK_S = 30.0

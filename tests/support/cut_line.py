@@ -22,8 +22,6 @@ from typing import Any, Literal, Self, get_args
 
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["KINDS", "CutLine", "Kind"]
-
 Kind = Literal["refused", "half-open", "slow", "credentials", "full"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

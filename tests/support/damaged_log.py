@@ -18,8 +18,6 @@ from tests.support.archives import ends_of
 from tests.support.logs import DIRECTORY, Written, read_all, recovered
 from tests.support.simfiles import SimFiles
 
-__all__ = ["DamagedLog", "LostTooMuch"]
-
 SEGMENT_BYTES = 9216
 IN_PLACE_BYTES = 4500
 GROUP_BYTES = 1024  # of an archive

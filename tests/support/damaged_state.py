@@ -28,8 +28,6 @@ from tests.support.archives import ends_of
 from tests.support.state_base import READERS, RINGS, Base, Ending, make_base, says_the_truth
 from tests.support.state_life import LAST, Seen, live
 
-__all__ = ["KINDS", "Case", "DamagedState"]
-
 Pair = tuple[str, bytes]
 
 KINDS: dict[str, tuple[str, ...]] = {

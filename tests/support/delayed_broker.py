@@ -13,8 +13,6 @@ from tests.support.brim_process import BrimProcess
 from tests.support.paho_client import Paho
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["brim", "broker_of", "listed", "reason_of"]
-
 SETTINGS = '[delayed]\nenabled = true\ndurability = "{}"\n{}'
 
 

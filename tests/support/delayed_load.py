@@ -11,8 +11,6 @@ import struct
 import time
 from array import array
 
-__all__ = ["DelayedPublisher", "DelayedSubscriber"]
-
 PAYLOAD = struct.Struct("!QQ16x")
 BATCH = 200  # publishes in flight: below receive_max
 PUBACK_BYTES = 4

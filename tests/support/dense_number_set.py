@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DenseNumberSet"]
-
 
 class DenseNumberSet:
     """Numbers that came, mostly in order.  Ten million take a few bytes."""

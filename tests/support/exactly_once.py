@@ -12,8 +12,6 @@ from collections import deque
 
 from tests.support.outside_client import Lost, OutsideClient, number_of, packet, payload_of, string
 
-__all__ = ["Collector", "Sender"]
-
 PUBLISH, PUBREC, PUBREL, PUBCOMP, SUBACK = 0x30, 0x50, 0x62, 0x70, 0x90
 IDENTIFIERS = 8
 

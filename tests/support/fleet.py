@@ -24,8 +24,6 @@ from tests.support.paho_client import Paho
 from tests.support.status_report import report_of
 from tests.support.waiting import wait_until
 
-__all__ = ["Lake", "Ledger", "Machine"]
-
 TOPICS = 8  # that a machine publishes to, so that all its partitions get some
 ACK_S = 20.0
 

@@ -13,8 +13,6 @@ from tests.support.fleet import Lake, Ledger, Machine
 from tests.support.fleet_table import FleetTable
 from tests.support.s3_server import make_bucket, options
 
-__all__ = ["directory_lake", "fleet_in", "s3_lake"]
-
 
 def directory_lake(directory: Path, *, table: bool = False) -> Lake:
     """A lake in a new directory below `directory`."""

@@ -14,8 +14,6 @@ from functools import partial
 from tests.support.fleet import Lake, Machine
 from tests.support.waiting import wait_until
 
-__all__ = ["SCENARIOS", "Make"]
-
 SECOND = 1_700_000_000
 CLOCKS = {"right": "", "past": str(SECOND - 10**9), "same second": f"{SECOND}!"}
 

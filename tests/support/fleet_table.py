@@ -18,8 +18,6 @@ from typing import Any
 from edge.cli import main
 from tests.support.lake_ledger import table_at
 
-__all__ = ["FleetTable", "spark_command"]
-
 IDENTITY = ["edge", "stream", "partition", "epoch", "offset"]
 COMPLETE = 0  # exit status of `brim spark gaps` and `brim spark report`
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from edge.mqtt import Packet, Version, decode_packet
 from edge.mqtt.primitives import decode_variable_integer
 
-__all__ = ["first_frame", "first_packet", "packets_of"]
-
 
 def first_frame(data: bytes) -> tuple[int, bytes, bytes] | None:
     """First byte and body of the first packet, and the bytes after it; None if it is not whole."""

@@ -28,8 +28,6 @@ from tests.support.fuzz_control import campaign
 from tests.support.mqtt_vectors import vectors
 from tests.support.project import ROOT
 
-__all__ = ["CORPUS", "TARGETS", "expanded", "program"]
-
 C = ROOT / "tests" / "c"
 CORPUS = C / "corpus"
 CONTROL = "control"

@@ -33,8 +33,6 @@ from edge.mqtt.primitives import UNLIMITED, PacketLimits, decode_variable_intege
 from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_vectors import vectors
 
-__all__ = ["Found", "Shape", "campaign", "check", "fuzz", "seeds"]
-
 BLOCK_BYTES = 64 << 10
 BASE_S = 0.006
 BLOCK_S = 0.001

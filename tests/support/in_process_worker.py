@@ -7,8 +7,6 @@ from persistence.files import Files
 from persistence.maintenance.background_process import Job, TaskFailed, do_job
 from persistence.maintenance.scrub import ScrubResult
 
-__all__ = ["InProcessWorker"]
-
 
 class InProcessWorker:
     """Executes jobs in the calling thread, on any files."""

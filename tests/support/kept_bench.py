@@ -21,8 +21,6 @@ from ringbuf.ring import ring_file
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import BEGIN_MS, Bench
 
-__all__ = ["Lives"]
-
 JOURNAL_BYTES = 1 << 20
 
 

@@ -10,8 +10,6 @@ from persistence import Log
 from ringbuf.record import encode
 from tests.support.log_simulation import run_of
 
-__all__ = ["MINUTE_NS", "NOON_NS", "Kept", "keep"]
-
 NOON_NS = 1_700_000_000 * 10**9
 MINUTE_NS = 60 * 10**9
 EPOCH = 7

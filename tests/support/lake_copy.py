@@ -12,8 +12,6 @@ import pytest
 
 from tests.support.s3_server import make_bucket, options, s3_server
 
-__all__ = ["Lake", "lake_of"]
-
 Kind = Literal["directory", "s3"]
 
 

@@ -20,18 +20,6 @@ from tests.support.open_tables import form_of
 from tests.support.open_tables import rows_of as open_rows_of
 from tests.support.outside_client import Lost
 
-__all__ = [
-    "Missing",
-    "Place",
-    "check_complete",
-    "check_report",
-    "lost_of",
-    "missing_in",
-    "rows_of",
-    "table_at",
-    "table_of",
-]
-
 COLUMNS = ["edge", "stream", "partition", "epoch", "offset", "topic", "payload"]
 LENGTH_AT, OFFSET_AT, KEY_LENGTH_AT, HEADER_BYTES = 0, 8, 28, 32  # in a record
 

@@ -11,8 +11,6 @@ from ringbuf import Ring
 from tests.support.logs import make_log, read_all, recovered
 from tests.support.simfiles import SimFiles
 
-__all__ = ["MS", "Desk", "count", "durable", "end"]
-
 MS = 1_000_000
 
 

@@ -19,8 +19,6 @@ from tests.support.children import ModuleChild
 from tests.support.outside_client import Lost, number_of
 from tests.support.ports import free_port
 
-__all__ = ["LoggedBroker", "Lost", "in_log", "in_ring"]
-
 RING_BYTES = 8 << 20
 SEGMENT_BYTES = 1 << 20
 

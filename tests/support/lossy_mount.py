@@ -14,8 +14,6 @@ from typing import Any, Self
 from tests.support.children import ModuleChild
 from tests.support.waiting import wait_until
 
-__all__ = ["LossyMount", "missing"]
-
 
 def missing() -> str:
     """Why this machine cannot mount one; "" if it can."""

@@ -5,8 +5,6 @@ Sees leaks of extension modules, which tracemalloc does not.  Python objects bel
 
 import ctypes
 
-__all__ = ["allocated_bytes"]
-
 
 class _Mallinfo2(ctypes.Structure):
     _fields_ = tuple(

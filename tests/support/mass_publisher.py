@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from ringbuf import Writer
 from tests.support.outside_client import OutsideClient, packet, string
 
-__all__ = ["Ledger", "MassProducer", "MassPublisher", "numbers_in", "payloads"]
-
 HEAD_BYTES = 12  # of a message: u64 its number, u32 whose it is
 BATCH = 1_000  # without an acknowledgement
 PUBACK = 0x4002

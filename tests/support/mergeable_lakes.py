@@ -26,20 +26,6 @@ from bridge.spark.task_planning import tasks_of
 from tests.support.bridges import settings
 from tests.support.drained_files import EPOCH, drained_file_of
 
-__all__ = [
-    "CREATED_NS",
-    "FORMS",
-    "LOOKS_AGAIN_S",
-    "Seen",
-    "ShiftedClock",
-    "drained_files",
-    "make_lake",
-    "merger",
-    "read",
-    "seen",
-    "stores",
-]
-
 FORMS = ("brim", "zstd", "parquet")
 DAY_NS = 86_400 * 10**9
 CREATED_NS = 1_700_000_123_456_789_000

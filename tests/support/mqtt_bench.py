@@ -45,8 +45,6 @@ from tests.support.directories import memory_directory
 from tests.support.frames import packets_of
 from tests.support.waiting import wait_until
 
-__all__ = ["Bench", "OwnPartition", "Wire"]
-
 BEGIN_MS = 1_000_000
 BEGIN_NS = 1_700_000_000_000_000_000
 

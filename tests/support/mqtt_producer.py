@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from ringbuf import Ring
 from tests.support.mqtt_bench import Bench
 
-__all__ = ["Producer", "producer_of"]
-
 
 class Producer:
     """`source` is the engine's number of it."""

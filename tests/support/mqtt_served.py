@@ -19,8 +19,6 @@ from tests.support.mqtt_bench import OwnPartition
 from tests.support.mqtt_socket import RawClient
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["Served", "served"]
-
 
 class Served:
     """A started Listener with one partition."""

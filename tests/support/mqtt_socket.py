@@ -14,8 +14,6 @@ from tests.support.waiting import PATIENCE_S
 if TYPE_CHECKING:
     from tests.support.mqtt_transports import Stream
 
-__all__ = ["RawClient", "SocketClient"]
-
 
 class RawClient:
     """A blocking socket that speaks packets.  Nothing of a client library is between it and the broker.

@@ -41,16 +41,6 @@ from tests.support.mqtt_served import Served, served
 from tests.support.mqtt_socket import RawClient
 from tests.support.waiting import PATIENCE_S
 
-__all__ = [
-    "KINDS",
-    "Authority",
-    "Stream",
-    "Transports",
-    "WebSocketStream",
-    "authority",
-    "transports",
-]
-
 KINDS = ("tcp", "unix", "tls", "mtls", "ws", "wss", "proxy", "proxy-tls", "proxy-wss")
 TLS_KINDS = ("tls", "mtls", "wss", "proxy-tls", "proxy-wss")
 PROXY_HEADER = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + bytes([192, 0, 2, 7, 127, 0, 0, 1]) + b"\x12\x67\7\x5b"

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 import pytest
 
-__all__ = ["no_threads"]
-
 
 @contextmanager
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

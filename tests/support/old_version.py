@@ -8,8 +8,6 @@ from pathlib import Path
 from tests.support.children import Child
 from tests.support.project import PACKAGES, ROOT
 
-__all__ = ["OLD_VERSION", "OldVersion"]
-
 OLD_VERSION = "0.0.9"
 CODE = """
 import runpy, sys

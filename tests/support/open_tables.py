@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["delta_of", "form_of", "iceberg_of", "rows_of"]
-
 
 def form_of(table: Path) -> str:
     """Its format, by the files of the format."""

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["Lost", "OutsideClient", "drain", "number_of", "packet", "payload_of", "pump", "string"]
-
 FILLER = bytes(range(256)) * 2
 
 

@@ -6,8 +6,6 @@ import struct
 
 from tests.support.outside_client import OutsideClient, packet, payload_of, string
 
-__all__ = ["OutsidePublisher"]
-
 WINDOW = 64  # messages without an acknowledgement
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 DUP = 8

@@ -6,8 +6,6 @@ import struct
 
 from tests.support.outside_client import Lost, OutsideClient, number_of, packet, string
 
-__all__ = ["OutsideSubscriber"]
-
 PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK = 0x40, 0x50, 0x62, 0x70, 0x90
 
 

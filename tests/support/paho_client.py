@@ -8,8 +8,6 @@ from typing import Any
 from edge.mqtt import Version
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["Paho"]
-
 
 class Paho:
     """Client of paho, connected; received messages are in `inbox`.  `more`: for paho's Client."""

@@ -39,8 +39,6 @@ from tests.support.project import ROOT
 from tests.support.spark_session import SHORT_LIFE
 from tests.support.upstreams import Upstream
 
-__all__ = ["AGAIN", "Form", "Pipeline", "Stuck", "check"]
-
 Form = Literal["kept", "small"]
 
 BRIDGE = "lake"

@@ -9,8 +9,6 @@ from tests.support.logged_broker import Found, in_ring
 from tests.support.outside_client import Lost
 from tests.support.outside_publisher import OutsidePublisher
 
-__all__ = ["Promises"]
-
 
 class Promises:
     """Promises of a stream to its publisher, and the part of them that was found."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from edge.auth.interfaces import ClientInfo
 
-__all__ = ["RecordingAuthenticator"]
-
 
 class RecordingAuthenticator:
     """`seen`: who has come, in order."""

@@ -10,8 +10,6 @@ from persistence.maintenance.retention_rules import Floor, StreamRules
 from tests.support.in_process_worker import InProcessWorker
 from tests.support.logs import Written
 
-__all__ = ["SECOND_NS", "Clocks", "Kept", "stream_of"]
-
 SECOND_NS = 1_000_000_000
 
 

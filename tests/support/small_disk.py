@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["fill", "small_disk"]
-
 
 @contextmanager
 def small_disk(at: Path, size_bytes: int) -> Iterator[Path]:

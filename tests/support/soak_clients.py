@@ -14,8 +14,6 @@ import time
 from tests.support.dense_number_set import DenseNumberSet
 from tests.support.outside_client import Lost, OutsideClient, number_of, packet, payload_of, string
 
-__all__ = ["PacedPublisher", "SlowSubscriber", "SteadySubscriber"]
-
 PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, PUBLISH = 0x40, 0x50, 0x62, 0x70, 0x90, 0x30
 DUP = 8
 WINDOW = 400  # messages under way; the broker allows 1,024

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import psutil
 
-__all__ = ["ENDLESS", "query_processes"]
-
 ENDLESS = "SELECT sum(sqrt(a.range * b.range)) FROM range(10_000_000) a, range(10_000_000) b"
 
 

@@ -25,14 +25,6 @@ from packaging.utils import canonicalize_name
 
 from tests.support.waiting import wait_until
 
-__all__ = [
-    "bare_environment",
-    "installed_environment",
-    "packed_environment",
-    "spark_home",
-    "standalone_cluster",
-]
-
 STOP_S = 20
 BARE = ("pyspark", "py4j")
 

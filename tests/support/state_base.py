@@ -33,22 +33,6 @@ from tests.support.drained_files import offsets_drained
 from tests.support.mqtt_socket import SocketClient
 from tests.support.waiting import wait_until
 
-__all__ = [
-    "GROUP",
-    "HALF_ID",
-    "HALF_TOPIC",
-    "KEPT",
-    "READERS",
-    "RINGS",
-    "Base",
-    "Ending",
-    "Message",
-    "config_of",
-    "make_base",
-    "payload_of",
-    "says_the_truth",
-]
-
 Ending = Literal["killed", "stopped", "busy"]
 
 SETTINGS = """

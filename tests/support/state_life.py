@@ -67,8 +67,6 @@ from tests.support.state_base import (
     payload_of,
 )
 
-__all__ = ["Seen", "live"]
-
 LIFE_S = 60.0  # then it hangs
 ANSWER_S = 10.0
 LAST = 999_999  # number of a message that ends what a session waited for

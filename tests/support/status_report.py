@@ -5,8 +5,6 @@ from typing import Any
 
 from edge.local.protocol import Connection, Report, Status
 
-__all__ = ["report_of"]
-
 
 def report_of(runtime_dir: Path) -> dict[str, Any]:
     """The whole report."""

@@ -10,20 +10,6 @@ from edge.config.tenant import Tenant
 from edge.mqtt import ConnAck, Connect, PubAck, ReasonCode, Version
 from tests.support.mqtt_bench import Bench, Wire
 
-__all__ = [
-    "DENIED",
-    "QUOTA",
-    "A",
-    "Anybody",
-    "B",
-    "bench_of",
-    "change_to",
-    "code_of",
-    "codes",
-    "row_of",
-    "with_listeners",
-]
-
 A, B = 2, 3  # listeners of the tenants a and b; 0 is of none
 QUOTA, DENIED = ReasonCode.QUOTA_EXCEEDED, ReasonCode.NOT_AUTHORIZED
 

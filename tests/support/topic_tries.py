@@ -14,8 +14,6 @@ from edge.broker.subscription_tree import has_wildcard
 from edge.engine.subscription_options import SubscriptionOptions, combined
 from edge.mqtt.topic_filters import matches
 
-__all__ = ["SubscriptionTree", "TopicNames"]
-
 S = TypeVar("S", bound=Hashable)
 
 REST_COST = 2  # cost in branches of comparing the rest of one name

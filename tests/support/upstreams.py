@@ -25,8 +25,6 @@ from typing import Protocol, Self
 from tests.support import s3_server
 from tests.support.cut_line import KINDS, CutLine, Kind
 
-__all__ = ["CutDisk", "CutS3", "Lake", "Upstream", "may_mount"]
-
 ANSWER_S = 180.0
 FILES_A_BATCH = 16
 BUCKET, PREFIX = "lake", "some"

@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["VECTORS", "Scenario", "Step", "scenarios"]
-
 VECTORS = Path(__file__).parent.parent / "golden" / "mqtt" / "vectors"
 
 _STEP = re.compile(r"(?P<who>[a-z]\d?) (?P<verb>joins|>|<|closed|refused|silent|drops)(?: (?P<rest>.*))?$")

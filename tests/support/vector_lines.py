@@ -13,8 +13,6 @@ from tests.support.mqtt_transports import Stream, Transports
 from tests.support.vector_run import Line, Silence
 from tests.support.waiting import PATIENCE_S
 
-__all__ = ["ENGINE", "BenchLine", "StreamLine", "TcpLine", "bench_lines", "stream_dial", "tcp_dial"]
-
 # What the vectors suppose of the broker.  Receive and topic alias maximum are Mosquitto's defaults.
 ENGINE = EngineLimits(receive_max=20, alias_max=10)
 

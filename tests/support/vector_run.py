@@ -15,8 +15,6 @@ from typing import Protocol
 from tests.support.vector_files import Scenario, Step
 from tests.support.vector_tokens import Atom, Bindings, atoms_of, bytes_of, integer_at, matches
 
-__all__ = ["Disagreement", "Line", "Silence", "run"]
-
 CONNECT, CONNACK, PUBACK, PUBCOMP, DISCONNECT, AUTH = 1, 2, 4, 7, 14, 15
 PINGREQ, PINGRESP = b"\xc0\0", b"\xd0\0"
 SHOWN_MAX = 120

@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Atom", "Bindings", "atoms_of", "bytes_of", "integer_at", "matches"]
-
 _TOKEN = re.compile(
     r"(?P<raw>'[^']*')|(?P<string>\"[^\"]*\")|(?P<open>[(\[])|(?P<close>[)\]])|(?P<rest>\.\.)"
     r"|\?(?P<any>\d+)|(?P<anystring>\?s)|#(?P<bound>\w+)|\*(?P<times>\d+)|(?P<hex>(?:[0-9a-f]{2})+)|\s+"

@@ -15,8 +15,6 @@ from ringbuf.errors import Corrupt
 from ringbuf.native import ffi, lib
 from ringbuf.record import RecordHeader, decode
 
-__all__ = ["WalkTwin"]
-
 
 class WalkTwin:
     """`checks`: whether checksums of extents are looked at."""

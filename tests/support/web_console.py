@@ -14,8 +14,6 @@ from edge.auth.password_file import change_user
 from edge.auth.password_hash import make_hash
 from tests.support.children import ModuleChild
 
-__all__ = ["PASSWORD", "Answer", "Visitor", "console", "write_users"]
-
 PASSWORD = "correct horse battery"
 USERS = {"ann": "--admin", "bob": "--operator", "eve": ""}
 

@@ -11,8 +11,6 @@ import os
 import platform
 import struct
 
-__all__ = ["NUMBERS", "REFUSED_WITH", "refuse_io_setup"]
-
 NUMBERS = {"x86_64": (0xC000003E, 206), "aarch64": (0xC00000B7, 0)}  # AUDIT_ARCH_*, number of io_setup
 REFUSED_WITH = errno.EPERM
 _SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 38, 22, 2
