@@ -66,8 +66,6 @@ class ConnectHandler:
         pending: DeferredDecisions,
         limits: BrokerLimits,
     ) -> None:
-        self.redirected: Properties | None = None  # set: every client is sent to another server
-        self.moved = False  # the redirect is permanent
         self._engine = engine
         self._clients = clients
         self._sessions = sessions
@@ -83,7 +81,7 @@ class ConnectHandler:
 
     def connect_plain(self, connection: int, plain: PlainConnect) -> None:
         """As connect(), for a CONNECT that the engine has decoded."""
-        if self.redirected is not None or not self._plain.accept(connection, plain, self.limits):
+        if not self._plain.accept(connection, plain, self.limits):
             self.connect(connection, connect_of(plain))
 
     def connect(self, connection: int, packet: Connect) -> None:
@@ -110,9 +108,6 @@ class ConnectHandler:
 
     def refusal(self, client_info: ClientInfo, packet: Connect) -> tuple[ReasonCode, Properties] | None:
         """Reason to refuse a CONNECT before authentication; None if there is no reason."""
-        if self.redirected is not None:
-            code = ReasonCode.SERVER_MOVED if self.moved else ReasonCode.USE_ANOTHER_SERVER
-            return code, self.redirected
         policy = self._permissions.policies.get(client_info.listener)
         if policy is not None and policy.redirect_to is not None:
             return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=policy.redirect_to)

@@ -144,20 +144,19 @@ class Connections:
         will: bool,
         reason: ReasonCode | None = None,
         reason_string: str | None = None,
-        reference: str | None = None,
         cause: str = "",
     ) -> None:
         """End a connection: the only way out for an accepted client.
 
         `will`: True if the client left without DISCONNECT, so that its will is published [MQTT-3.1.2-8].
-        `reason` is sent to an MQTT 5 client first, in DISCONNECT, together with `reference` (another server).
+        `reason` is sent to an MQTT 5 client first, in DISCONNECT.
         `reason_string` is the Reason String, sent if the client requested problem information.
         `cause`: text for the audit log, used without a `reason`.
         """
         client = self._by_connection.pop(connection, None)
         if client is not None and reason is not None and client.version == Version.V5:
             reason_string = reason_string if client.problem_information else None
-            properties = Properties(reason_string=reason_string, server_reference=reference)
+            properties = Properties(reason_string=reason_string)
             self.send_packet(client, Disconnect(reason, properties))
         self._engine.close(connection)
         if client is None:

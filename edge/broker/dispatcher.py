@@ -65,7 +65,6 @@ from edge.mqtt import (
     Auth,
     Connect,
     Disconnect,
-    Properties,
     ProtocolError,
     ReasonCode,
     Rule,
@@ -381,7 +380,6 @@ class Broker:
         will: bool,
         reason: ReasonCode | None = None,
         reason_string: str | None = None,
-        reference: str | None = None,
         cause: str = "",
     ) -> None:
         self._authenticating.forget(connection)
@@ -391,7 +389,6 @@ class Broker:
             will=will,
             reason=reason,
             reason_string=reason_string,
-            reference=reference,
             cause=cause,
         )
 
@@ -462,20 +459,6 @@ class Broker:
             return False
         self._end(session.connection, will=True, reason=ReasonCode.ADMINISTRATIVE_ACTION)
         return True
-
-    def redirect(self, reference: str, *, moved: bool = False) -> None:
-        """Send all clients to another server, those that connect later too.
-
-        MQTT 5 clients get the reference and a reason: "server moved" if `moved` (permanent), otherwise "use
-        another server". A CONNECT of an older version is refused as "server unavailable".
-
-        `reference` is the other server as `host:port`.
-        """
-        self._connecting.redirected = Properties(server_reference=reference)
-        self._connecting.moved = moved
-        reason = ReasonCode.SERVER_MOVED if moved else ReasonCode.USE_ANOTHER_SERVER
-        for client in self.clients:
-            self._end(client.connection, will=True, reason=reason, reference=reference)
 
     def stop(self) -> None:
         """End every connection and publish the wills that are due.

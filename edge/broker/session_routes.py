@@ -52,16 +52,6 @@ class SessionRoutes:
 
     # ---- topics ----
 
-    def known(self, topic_filter: str) -> array[int]:
-        """Ids of the known topics that `topic_filter` matches, found at once."""
-        all_topics = self.walked(topic_filter)
-        if all_topics is not None:
-            return all_topics
-        all_topics = array("I")
-        for topics, _ in self._scanned(topic_filter, PLACES):
-            all_topics.extend(topics)
-        return all_topics
-
     def name_of(self, topic: int) -> str:
         """Name of a topic."""
         return self._engine.topic_name(topic).decode()

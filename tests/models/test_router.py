@@ -145,9 +145,9 @@ class RouterMachine(RuleBasedStateMachine):
 
     def narrow_reach(self, session: Session, topic_filter: str) -> AllowedFilters | None:
         """Topic by topic."""
-        known = [
-            self.bench.engine.topic_name(topic).decode() for topic in self.router.routes.known(topic_filter)
-        ]
+        topics = self.router.routes.walked(topic_filter)
+        assert topics is not None
+        known = [self.bench.engine.topic_name(topic).decode() for topic in topics]
         return AllowedFilters(
             tuple(topic for topic in known if self.may_receive(session, topic)), certain=True
         )

@@ -185,19 +185,6 @@ def test_a_listener_may_send_everybody_to_another_server(bench: Bench) -> None:
     assert answer == ConnAck(False, ReasonCode.SERVER_UNAVAILABLE)
 
 
-@pytest.mark.parametrize("moved", [False, True])
-def test_all_clients_can_be_sent_to_another_server(bench: Bench, moved: bool) -> None:
-    reason = ReasonCode.SERVER_MOVED if moved else ReasonCode.USE_ANOTHER_SERVER
-    new, old = bench.client5("n"), bench.client("o")
-    bench.broker.redirect("new.example:1883", moved=moved)
-    assert new.answer() == Disconnect(reason, Properties(server_reference="new.example:1883"))
-    assert old.received() == []
-    assert not new.is_open
-    assert not old.is_open
-    _, answer = connack(bench, connect5())
-    assert answer == ConnAck(False, reason, Properties(server_reference="new.example:1883"))
-
-
 # ---- why reasons are given ----
 
 

@@ -157,14 +157,6 @@ def test_a_listener_with_a_rule_for_clients_decides_by_all_steps(
         assert wire.is_open is bool(accepted)
 
 
-def test_a_redirect_of_all_clients_includes_plain_ones() -> None:
-    with Bench() as bench:
-        bench.broker.redirect("other:1883")
-        wire = bench.wire()
-        wire.send(Connect("c"))
-        assert not wire.is_open
-
-
 def test_rules_that_change_apply_to_the_next_plain_client(monkeypatch: pytest.MonkeyPatch) -> None:
     with Bench() as bench:
         results = taken_in_one_step(monkeypatch, bench)
