@@ -74,10 +74,6 @@ class Identity(Struct, frozen=True):
         numbers = [life.number for life in self.lives if life.first_epoch <= epoch]
         return (numbers[-1] if numbers else 0) << EPOCH_BITS | epoch
 
-    def owns(self, epoch: int) -> bool:
-        """True if an epoch of the lake is one that this installation gives."""
-        return self.lake_epoch(ring_epoch(epoch)) == epoch
-
     def with_life(self, life: Life) -> Identity:
         """The identity with one more life. From its first epoch on, all epochs belong to that life."""
         before = [other for other in self.lives if other.first_epoch < life.first_epoch]

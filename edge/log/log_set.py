@@ -181,10 +181,6 @@ class LogSet:
         """The log of a ring. Raises KeyError if the ring is not logged."""
         return self._logs[self._homes[ring_name]]
 
-    def thread_of(self, ring_name: str) -> LogThread:
-        """The running thread that writes a ring. Raises KeyError if the ring is not logged."""
-        return self._threads[self._homes[ring_name]]
-
     def readers_of(self, ring_name: str) -> list[LogReader]:
         """Readers of all logs that may have records of the ring; the log it is written to first."""
         directories = [

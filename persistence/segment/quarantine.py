@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
 
-from persistence.durable_file import read_file, write_all
+from persistence.durable_file import write_all
 from persistence.files import Files
 from persistence.free_disk_space import require_room
 from persistence.segment.scan import DamagedRange
@@ -22,17 +21,6 @@ from persistence.segment.scan import DamagedRange
 QUARANTINE = "quarantine"
 QUARANTINE_MAX_BYTES = 1 << 20  # of one place
 QUARANTINE_MAX_FILES = 128  # the first ones are the most useful for the cause
-REPORT_MAX_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Quarantined:
-    """One report."""
-
-    damage: DamagedRange
-    copied_bytes: int
-    found: str  # time, ISO 8601, UTC
-    path: str  # of the copy
 
 
 def copy_to_quarantine(files: Files, directory: str, damage: DamagedRange) -> str:
@@ -56,31 +44,6 @@ def copy_to_quarantine(files: Files, directory: str, damage: DamagedRange) -> st
     except OSError as error:
         return f"{damage.segment} at {damage.place} could not be copied: {error.strerror}"
     return ""
-
-
-def quarantined(files: Files, directory: str) -> list[Quarantined]:
-    """All valid reports of the log in `directory`, by segment and position. Raises OSError."""
-    folder = os.path.join(directory, QUARANTINE)
-    try:
-        names = files.listdir(folder)
-    except FileNotFoundError:
-        return []
-    reports = [_report(files, os.path.join(folder, name)) for name in names if name.endswith(".json")]
-    return sorted((report for report in reports if report is not None), key=lambda report: report.damage[:2])
-
-
-def _report(files: Files, path: str) -> Quarantined | None:
-    try:
-        values = json.loads(read_file(files, path, REPORT_MAX_BYTES))
-        lost = tuple((int(first), int(end)) for first, end in values.get("lost", ()))
-        numbers = int(values["place"]), int(values["length"])
-        damage = DamagedRange(
-            str(values["segment"]), *numbers, str(values["ring_name"]), int(values["kept"]), lost
-        )
-        copy = f"{path.removesuffix('.json')}.bytes"
-        return Quarantined(damage, int(values["copied_bytes"]), str(values["found"]), copy)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
 
 
 def _write(files: Files, path: str, data: bytes) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import Any
 
-from persistence import Log, LogReader, RecoveryReport
+from persistence import DamagedRange, Log, LogReader, RecoveryReport
 from ringbuf import FLAG_UNCHECKED, Range
 from ringbuf.record import decode, encode
 from tests.support.log_simulation import records_in, run_of
@@ -44,6 +45,20 @@ def payloads(log: Log, name: str, epoch: int) -> dict[int, bytes]:
                 data = data[length:]
                 found[record.offset] = record.payload
             offset = it.offset + it.count
+    return found
+
+
+def quarantined(files: SimFiles) -> dict[DamagedRange, int]:
+    """Damage that the reports in quarantine describe, and the length of each copy."""
+    found = {}
+    for name, file in files.names.items():
+        if name.startswith(f"{DIRECTORY}/quarantine/") and name.endswith(".json"):
+            values = json.loads(file.cache)
+            copy = files.names[name.replace(".json", ".bytes")].cache
+            assert len(copy) == values.pop("copied_bytes")
+            assert values.pop("found").endswith("Z")
+            lost = tuple(map(tuple, values.pop("lost")))
+            found[DamagedRange(**values, lost=lost)] = len(copy)
     return found
 
 

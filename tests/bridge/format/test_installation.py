@@ -110,13 +110,15 @@ def test_a_runtime_directory_of_another_installation_is_refused_and_both_are_nam
     assert "remove none" in caught.value.hint
 
 
-def test_an_epoch_is_in_the_lake_under_the_number_of_its_life() -> None:
+def test_an_epoch_is_in_the_lake_under_the_number_of_its_life(tmp_path: Path) -> None:
     first, second = (life.number for life in IDENTITY.lives)
     assert [IDENTITY.lake_epoch(it) for it in (0, 1, 76, 77, (1 << 32) - 1)] == [
         0, first << 32 | 1, first << 32 | 76, second << 32 | 77, second << 32 | (1 << 32) - 1,
     ]  # fmt: skip
     assert ring_epoch(second << 32 | 77) == 77
-    assert [IDENTITY.owns(it) for it in (0, 1, first << 32 | 1, first << 32 | 77)] == [
+    installation = opened(tmp_path)
+    installation.identity = IDENTITY
+    assert [installation.owns(it) for it in (0, 1, first << 32 | 1, first << 32 | 77)] == [
         True, False, True, False,
     ]  # fmt: skip
     assert len(str(first << 32)) == len(str(second << 32 | (1 << 32) - 1)) == 19

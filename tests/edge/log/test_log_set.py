@@ -157,7 +157,8 @@ def test_a_start_tells_when_a_log_stops_taking_records(runtime_directory: Path, 
     with rings(runtime_directory, ["a-0"]) as made, logged(tmp_path, made) as logs:
         logs.on_change = told.set
         publish(made, "a")
-        state = logs.thread_of("a-0").writer.state
+        (thread,) = logs._threads.values()
+        state = thread.writer.state
         state.failed("the disk is full (ENOSPC)", read_only=True)
         assert told.wait(PATIENCE_S)
         assert logs.failure_of("a-0") == "the disk is full (ENOSPC)"

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from persistence import Log
 from persistence.segment.clean_shutdown import MARKER_NAME, is_marker
-from persistence.segment.quarantine import quarantined
-from tests.support.logs import DIRECTORY, Written, read_all, recovered, typical
+from tests.support.logs import DIRECTORY, Written, quarantined, read_all, recovered, typical
 from tests.support.simfiles import SimFiles
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "persistence"
@@ -222,7 +221,7 @@ def test_what_is_damaged_in_a_closed_segment_is_found_when_its_index_is_made() -
     log.run_maintenance()
     (damage,) = log.reader.damaged.values()
     assert (damage.ring_name, damage.kept, damage.lost) == ("a-0", 9, ((4, 5),))
-    assert [it.damage for it in quarantined(written.files, DIRECTORY)] == [damage]
+    assert list(quarantined(written.files)) == [damage]
     assert set(read_all(log, "a-0", 7)) == set(range(10)) - {4}
 
 
