@@ -126,8 +126,10 @@ def wakeup_ends() -> Iterator[None]:
 
 
 # Files with the longest tests: they begin first, so that the processes end at about the same time.
+# Queries of `brim sql` and `brim schema` yield to all other work, so they are long next to it.
 LONG = (
-    "tests/ringbuf/test_sanitizers.py", "tests/test_wheel.py", "tests/faults/", "tests/simulation/",
+    "tests/ringbuf/test_sanitizers.py", "tests/test_wheel.py", "tests/edge/cli/test_sql.py",
+    "tests/edge/web/test_sql_api.py", "tests/edge/cli/test_schema.py", "tests/faults/", "tests/simulation/",
     "tests/examples/", "tests/conformance/", "tests/test_docs_run.py", "tests/test_docs_site.py",
 )  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Merging of small files: readers see the same before, during and after, whatever is killed."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -45,8 +46,9 @@ SMALL = [drained_file_of(3 * n, 3 * n + 2, drain_seq=n + 1, created_ns=CREATED_N
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
+def lake(runtime_directory: Path) -> Path:
+    """In memory: each file is synced, and no test here cuts the power."""
+    return runtime_directory / "lake"
 
 
 def paths(lake: Path) -> list[str]:
@@ -412,17 +414,19 @@ class DyingStore:
 
 @pytest.mark.parametrize("form", ["brim", "parquet"])
 def test_a_death_at_any_change_leaves_what_readers_see_and_the_next_merger_completes_it(
-    tmp_path: Path, form: str
+    lake: Path, form: str
 ) -> None:
-    make_lake(tmp_path / "0", form)
-    before, globbed = seen(tmp_path / "0"), set(by_glob(tmp_path / "0"))
-    merge(tmp_path / "0")
-    last = paths(tmp_path / "0")
+    unmerged = lake.parent / "unmerged"
+    make_lake(unmerged, form)
+    before, globbed = seen(unmerged), set(by_glob(unmerged))
+    shutil.copytree(unmerged, lake)
+    merge(lake)
+    last = paths(lake)
     deaths = 0
     for change in range(1, 100):
         for after in (False, True):
-            lake = tmp_path / f"{change}{after}"
-            make_lake(lake, form)
+            shutil.rmtree(lake)
+            shutil.copytree(unmerged, lake)
             store = stores(lake)
             made = merger(lake, DyingStore(store, change, after=after))
             try:
@@ -443,7 +447,7 @@ def test_a_death_at_any_change_leaves_what_readers_see_and_the_next_merger_compl
 
 
 @pytest.mark.parametrize("form", ["brim", "parquet"])
-def test_kill_9_at_many_lines_leaves_what_readers_see(lake: Path, tmp_path: Path, form: str) -> None:
+def test_kill_9_at_many_lines_leaves_what_readers_see(lake: Path, form: str) -> None:
     make_lake(lake, form, SMALL)
     before = seen(lake)
     merge(lake)
@@ -462,10 +466,10 @@ def test_kill_9_at_many_lines_leaves_what_readers_see(lake: Path, tmp_path: Path
             word, *rest = process.stdout.readline().split()
             return 0 if word == "killed" else int(rest[0])
 
-        lines = killed_at(tmp_path / "whole", 0)
+        lines = killed_at(lake.parent / "whole", 0)
         assert lines > 300
         for number, line in enumerate(range(1, lines, -(-lines // 25))):
-            killed = tmp_path / f"killed{number}"
+            killed = lake.parent / f"killed{number}"
             assert killed_at(killed, line) == 0
             assert seen(killed) == before
             merge(killed)
