@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge.auth.interfaces import ClientInfo, ListenerPolicy
+from edge.auth.interfaces import ListenerPolicy
 from edge.auth.tenants import Tenants
 from edge.config.tenant import Tenant
 from edge.mqtt import ConnAck, Connect, PubAck, ReasonCode, Version
@@ -12,16 +12,6 @@ from tests.support.mqtt_bench import Bench, Wire
 
 A, B = 2, 3  # listeners of the tenants a and b; 0 is of none
 QUOTA, DENIED = ReasonCode.QUOTA_EXCEEDED, ReasonCode.NOT_AUTHORIZED
-
-
-class Anybody:
-    """Believes every user name."""
-
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> bool:
-        return True
-
-    def is_still_authorized(self, client: ClientInfo) -> bool:
-        return True
 
 
 def with_listeners(bench: Bench) -> Bench:

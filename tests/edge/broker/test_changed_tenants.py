@@ -15,11 +15,11 @@ from edge.engine.engine import EngineLimits
 from edge.mqtt import ConnAck, Connect, Disconnect, Properties, Publish, ReasonCode, Version, Will
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
+from tests.support.rules import Anybody, AnyTopic
 from tests.support.tenant_bench import (
     DENIED,
     QUOTA,
     A,
-    Anybody,
     B,
     bench_of,
     change_to,
@@ -166,7 +166,7 @@ def test_a_client_whose_user_another_tenant_gets_is_disconnected_and_comes_back_
 
 
 def test_a_client_that_is_moved_while_its_will_is_decided_is_refused() -> None:
-    class Slow:
+    class Slow(AnyTopic):
         """Decides later."""
 
         def __init__(self) -> None:
@@ -174,12 +174,6 @@ def test_a_client_that_is_moved_while_its_will_is_decided_is_refused() -> None:
 
         def may_publish(self, client: ClientInfo, topic: str) -> Future[bool]:
             return self.answer
-
-        def may_subscribe(self, client: ClientInfo, topic_filter: str) -> bool:
-            return True
-
-        def may_receive(self, client: ClientInfo, topic: str) -> bool:
-            return True
 
     access = Slow()
     with bench_of(access=access) as bench:

@@ -25,6 +25,7 @@ from edge.mqtt import (
     encode,
 )
 from tests.support.mqtt_bench import Bench, Wire
+from tests.support.rules import Anybody, AnyTopic
 
 # ---- CONNECT ----
 
@@ -119,7 +120,7 @@ def test_a_packet_that_claims_too_much_is_refused_at_its_header() -> None:
 # ---- authentication and rules ----
 
 
-class Passwords:
+class Passwords(Anybody):
     """Knows one user; answers at once, or by a Future."""
 
     def __init__(self) -> None:
@@ -128,11 +129,8 @@ class Passwords:
     def authenticate(self, client: ClientInfo, password: bytes | None) -> Verdict:
         return self.later or (client.username == "ann" and password == b"secret")
 
-    def is_still_authorized(self, client: ClientInfo) -> bool:
-        return True
 
-
-class Rules:
+class Rules(AnyTopic):
     """Ann may publish to ann/..., and subscribe to ann/..."""
 
     def __init__(self) -> None:
@@ -144,9 +142,6 @@ class Rules:
 
     def may_subscribe(self, client: ClientInfo, topic_filter: str) -> bool:
         return topic_filter.startswith(f"{client.identity}/")
-
-    def may_receive(self, client: ClientInfo, topic: str) -> bool:
-        return True
 
 
 def test_anonymous_clients_are_for_listeners_that_allow_them(bench: Bench) -> None:
@@ -217,10 +212,6 @@ def test_a_wrong_password_is_refused_and_touches_no_session() -> None:
 
 
 def test_a_session_is_taken_over_only_by_who_opened_it() -> None:
-    class Anybody(Passwords):
-        def authenticate(self, client: ClientInfo, password: bytes | None) -> bool:
-            return True
-
     with Bench(authenticator=Anybody()) as bench:
         ann = bench.client("a", username="ann", clean_start=False)
         bob = bench.wire()

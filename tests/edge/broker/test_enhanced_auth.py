@@ -27,6 +27,7 @@ from edge.mqtt import (
     Will,
 )
 from tests.support.mqtt_bench import Bench, Wire
+from tests.support.rules import AllButSecret
 
 CONTINUE = ReasonCode.CONTINUE_AUTHENTICATION
 
@@ -346,24 +347,8 @@ def test_who_is_not_welcome_any_more_is_disconnected_when_the_rules_change() -> 
         assert bench.records() == [("gone", b"bob")]
 
 
-class Reading:
-    """Rules: users, and the owners of topics that they may receive."""
-
-    def __init__(self) -> None:
-        self.secret = "none"
-
-    def may_publish(self, client: ClientInfo, topic: str) -> bool:
-        return True
-
-    def may_subscribe(self, client: ClientInfo, topic_filter: str) -> bool:
-        return True
-
-    def may_receive(self, client: ClientInfo, topic: str) -> bool:
-        return topic != self.secret
-
-
 def test_what_may_not_be_received_any_more_is_not_also_by_who_is_away() -> None:
-    rules = Reading()
+    rules = AllButSecret()
     with Bench(access=rules) as bench:
         writer, here, away = bench.client("w"), bench.client("h"), bench.client("a", clean_start=False)
         here.subscribe("#", "a/b")
@@ -379,7 +364,7 @@ def test_what_may_not_be_received_any_more_is_not_also_by_who_is_away() -> None:
         back = bench.wire()
         back.send(Connect("a", clean_start=False))
         assert back.received()[1:] == [Publish("a/c", b"2", 1, packet_id=1)]
-        rules.secret = "none"
+        rules.secret = ""
         bench.broker.acl_changed(rules)
         writer.send(Publish("a/b", b"3"))
         assert here.publishes() == [("a/b", b"3", 0)]

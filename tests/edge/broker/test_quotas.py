@@ -37,22 +37,13 @@ from edge.mqtt import (
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
 from tests.support.mqtt_served import served
+from tests.support.rules import Anybody
 from tests.support.waiting import wait_until
 
 V5 = Version.V5
 QUOTA = ReasonCode.QUOTA_EXCEEDED
 KEPT = {Version.V311: Properties(), V5: Properties(session_expiry_interval_s=60)}
 UNHEARD = ReasonCode.NO_MATCHING_SUBSCRIBERS
-
-
-class Anybody:
-    """Believes every user name."""
-
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> bool:
-        return True
-
-    def is_still_authorized(self, client: ClientInfo) -> bool:
-        return True
 
 
 def bench_of(**limits: Any) -> Bench:

@@ -17,22 +17,13 @@ from edge.mqtt import Publish, Subscribe, Subscription, Version, Will
 from edge.recovery.retained_store import RetainedStore
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import Bench
+from tests.support.rules import Anybody, AnyTopic
 
 V311, V5 = Version.V311, Version.V5
 BOB = ClientInfo("c-bob", "bob", "10.0.0.7:5", 0, identity="bob")
 
 
-class Users:
-    """Believes every user name."""
-
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> bool:
-        return True
-
-    def is_still_authorized(self, client: ClientInfo) -> bool:
-        return True
-
-
-class Rules:
+class Rules(AnyTopic):
     """Lets users publish below their own name, all but those that are `denied`."""
 
     def __init__(self, *denied: str) -> None:
@@ -40,12 +31,6 @@ class Rules:
 
     def may_publish(self, client: ClientInfo, topic: str) -> bool | Future[bool]:
         return client.identity not in self.denied and client.client_id not in self.denied
-
-    def may_subscribe(self, client: ClientInfo, topic_filter: str) -> bool:
-        return True
-
-    def may_receive(self, client: ClientInfo, topic: str) -> bool:
-        return True
 
 
 class SlowRules(Rules):
@@ -67,7 +52,7 @@ class SlowRules(Rules):
 
 
 def bench_of(**options: object) -> Bench:
-    return Bench(authenticator=Users(), access=Rules(), **options)  # type: ignore[arg-type]
+    return Bench(authenticator=Anybody(), access=Rules(), **options)  # type: ignore[arg-type]
 
 
 def retained_by(bench: Bench) -> dict[str, bytes]:
@@ -194,7 +179,7 @@ class Site:
 
     @contextmanager
     def life(self, rules: Rules) -> Iterator[Bench]:
-        bench = Bench(directory=self.directory, authenticator=Users(), access=rules)
+        bench = Bench(directory=self.directory, authenticator=Anybody(), access=rules)
         file = RetainedStore(self.file, sync=False)
         file.restore(bench.broker, [bench.partition.ring], None)
         bench.broker.check_retained()

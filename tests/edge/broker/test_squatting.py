@@ -21,18 +21,16 @@ from edge.mqtt import (
 )
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
+from tests.support.rules import Anybody
 
 V5 = Version.V5
 
 
-class Users:
+class Users(Anybody):
     """Accepts any user name with the password "secret".  Clients without a name are not its business."""
 
     def authenticate(self, client: ClientInfo, password: bytes | None) -> bool:
         return client.username is not None and password == b"secret"
-
-    def is_still_authorized(self, client: ClientInfo) -> bool:
-        return True
 
 
 def users() -> Bench:

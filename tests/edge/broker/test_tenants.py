@@ -37,11 +37,11 @@ from edge.mqtt import (
 )
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench
+from tests.support.rules import Anybody, AnyTopic
 from tests.support.tenant_bench import (
     DENIED,
     QUOTA,
     A,
-    Anybody,
     B,
     bench_of,
     code_of,
@@ -267,14 +267,8 @@ def test_sessions_wills_and_queues_of_tenants_survive_a_kill() -> None:
 def test_an_access_list_sees_a_session_as_the_client_of_its_latest_connection() -> None:
     seen = []
 
-    class Recording:
+    class Recording(AnyTopic):
         """Notes clients."""
-
-        def may_publish(self, client: ClientInfo, topic: str) -> bool:
-            return True
-
-        def may_subscribe(self, client: ClientInfo, topic_filter: str) -> bool:
-            return True
 
         def may_receive(self, client: ClientInfo, topic: str) -> bool:
             seen.append((client.client_id, client.username))

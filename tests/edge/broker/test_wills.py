@@ -21,6 +21,7 @@ from edge.mqtt import (
     Will,
 )
 from tests.support.mqtt_bench import Bench, Wire
+from tests.support.rules import AnyTopic
 
 DELAYED = Will("gone", b"bye", properties=Properties(will_delay_interval_s=10))
 
@@ -187,19 +188,13 @@ def test_a_will_that_may_be_kept_for_some_time_only_is_not_kept_longer(bench: Be
     assert bench.stats.dropped()[DropCause.EXPIRED.words] == 1
 
 
-class Ward:
+class Ward(AnyTopic):
     """Rules that may change: they permit or refuse wills."""
 
     allows = True
 
     def may_publish(self, client: ClientInfo, topic: str) -> bool:
         return self.allows
-
-    def may_subscribe(self, client: ClientInfo, topic_filter: str) -> bool:
-        return True
-
-    def may_receive(self, client: ClientInfo, topic: str) -> bool:
-        return True
 
 
 def test_a_will_is_judged_at_connect_and_again_when_it_is_published() -> None:

@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from edge.auth.interfaces import ClientInfo
 from edge.mqtt import Connect, Disconnect, Publish, Subscribe, Subscription, Version
 from edge.mqtt.properties import Properties
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
-
-
-class Rules:
-    """Everybody may do everything, but for receiving what is `secret`."""
-
-    def __init__(self) -> None:
-        self.secret = ""
-
-    def may_publish(self, client: ClientInfo, topic: str) -> bool:
-        return True
-
-    def may_subscribe(self, client: ClientInfo, topic_filter: str) -> bool:
-        return True
-
-    def may_receive(self, client: ClientInfo, topic: str) -> bool:
-        return topic != self.secret
+from tests.support.rules import AllButSecret
 
 
 def come(bench: Bench) -> Wire:
@@ -44,7 +28,7 @@ def topics(client: Wire) -> list[str]:
 
 
 def test_who_lost_a_right_while_the_broker_was_down_gets_nothing_of_it() -> None:
-    rules = Rules()
+    rules = AllButSecret()
     with Lives(access=rules) as lives:
         bench = lives.start()
         client = come(bench)
@@ -61,7 +45,7 @@ def test_who_lost_a_right_while_the_broker_was_down_gets_nothing_of_it() -> None
 
 
 def test_who_keeps_its_rights_gets_it_all() -> None:
-    with Lives(access=Rules()) as lives:
+    with Lives(access=AllButSecret()) as lives:
         client = come(lives.start())
         client.send(Subscribe(1, (Subscription("#", 1),)), Disconnect())
         assert lives.bench is not None

@@ -30,7 +30,7 @@ from edge.mqtt import (
 )
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
-from tests.support.tenant_bench import Anybody
+from tests.support.rules import Anybody
 
 
 @pytest.fixture
