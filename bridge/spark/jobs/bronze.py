@@ -36,8 +36,6 @@ from bridge.arrow.schema import CORRUPT
 from bridge.errors import SourceOptionError
 from bridge.payloads.schema import RAW, UNDECODED
 from bridge.spark.jobs.common import (
-    add_format_arguments,
-    add_spark_arguments,
     add_stream_arguments,
     check_source,
     command,
@@ -217,8 +215,6 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("root", help="root of the drained files: path or URL")
     add_stream_arguments(parser)
-    add_format_arguments(parser)
-    add_spark_arguments(parser)
     return parser
 
 

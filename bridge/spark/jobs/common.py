@@ -68,7 +68,7 @@ def add_copy_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of a job that reads a stream into a table."""
+    """Arguments of a job that reads a stream into a table: the source, the table, its format, and Spark."""
     add_copy_arguments(parser)
     parser.add_argument(
         "--checkpoint", default="", help="directory of the checkpoint (default: TABLE.state/checkpoint)"
@@ -79,10 +79,6 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="run without end, a batch at this interval (default: one batch)",
     )
-
-
-def add_format_arguments(parser: argparse.ArgumentParser) -> None:
-    """--format of a table, and the catalogue and name of an Iceberg table."""
     parser.add_argument(
         "--format", choices=FORMATS, default=FORMATS[0], help="format of the table (default: %(default)s)"
     )
@@ -99,6 +95,7 @@ def add_format_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMESPACE.TABLE",
         help="name in the catalogue (default: brim.DIRECTORY)",
     )
+    add_spark_arguments(parser)
 
 
 def format_of_arguments(arguments: argparse.Namespace) -> TableFormat:

@@ -33,8 +33,6 @@ from bridge.rangeset import Ranges, overlap, union
 from bridge.spark.jobs import bronze
 from bridge.spark.jobs.bronze import IDENTITY
 from bridge.spark.jobs.common import (
-    add_format_arguments,
-    add_spark_arguments,
     add_stream_arguments,
     command,
     format_of_arguments,
@@ -219,8 +217,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("servers", help="brokers as host:port, separated by commas")
     parser.add_argument("topic", help="Kafka topic")
     add_stream_arguments(parser)
-    add_format_arguments(parser)
-    add_spark_arguments(parser)
     return parser
 
 

@@ -38,8 +38,6 @@ from pyspark.sql import functions as f
 from bridge.errors import SourceOptionError
 from bridge.spark.jobs import bronze, windows
 from bridge.spark.jobs.common import (
-    add_format_arguments,
-    add_spark_arguments,
     add_stream_arguments,
     check_source,
     command,
@@ -226,8 +224,6 @@ def arguments() -> argparse.ArgumentParser:
         help="time after the end of a minute at which it is closed (default: %(default)s)",
     )
     add_stream_arguments(parser)
-    add_format_arguments(parser)
-    add_spark_arguments(parser)
     return parser
 
 

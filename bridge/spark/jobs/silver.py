@@ -21,7 +21,7 @@ import argparse
 import sys
 
 from bridge.spark.jobs import bronze
-from bridge.spark.jobs.common import add_format_arguments, add_spark_arguments, add_stream_arguments, command
+from bridge.spark.jobs.common import add_stream_arguments, command
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -33,8 +33,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("root", help="root of the drained files: path or URL")
     parser.add_argument("--payloads", required=True, metavar="FILE", help="payload schema, on the driver")
     add_stream_arguments(parser)
-    add_format_arguments(parser)
-    add_spark_arguments(parser)
     return parser
 
 
