@@ -1,7 +1,5 @@
 """`./dev simulate WHAT`: one campaign, or a chunk of it, from the command line."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

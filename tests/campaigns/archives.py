@@ -1,7 +1,5 @@
 """Crashes of archiving by the ten thousand: tests/support/archive_crashes.py, seed after seed."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 

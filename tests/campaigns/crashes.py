@@ -1,7 +1,5 @@
 """Crash states of the log by the million: tests/support/log_simulation.py, seed after seed."""
 
-from __future__ import annotations
-
 import logging
 
 from tests.campaigns.running import Campaign, Outcome

@@ -12,8 +12,6 @@ power.
 Two clients keep their sessions through all of it, and say at once when the broker does not (exactly_once.py).
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter

@@ -13,8 +13,6 @@ Several in each life of the broker; then the power is cut, and what was acknowle
 (cuts.py).
 """
 
-from __future__ import annotations
-
 import errno
 import resource
 import time

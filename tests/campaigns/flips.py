@@ -2,8 +2,6 @@
 refused.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 

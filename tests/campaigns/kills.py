@@ -9,8 +9,6 @@ rings must reach both subscribers, exactly once if it is of QoS 2; and at the en
 be in the logs.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

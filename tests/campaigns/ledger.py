@@ -1,7 +1,5 @@
 """Progress and results of a campaign: a line that moves, and a table at the end."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -12,8 +12,6 @@ are read: those that it has more than once are at most one resend window for eac
 Spark runs in local mode, and each job starts a JVM: most of the time of a run.
 """
 
-from __future__ import annotations
-
 import time
 from argparse import Namespace
 from collections import Counter

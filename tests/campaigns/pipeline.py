@@ -15,8 +15,6 @@ What it leaves out is what drain.py says is not covered: a put that the store ca
 that there is no such name, when the records are gone; so files in flight end with the bridge.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import time

@@ -9,8 +9,6 @@ workers share: an exception in the middle of a message would release the lock of
 worker would read the rest of the message as a message of its own.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -3,8 +3,6 @@
 A seed is one history with everything it needs: it can be run again alone, and many run side by side.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

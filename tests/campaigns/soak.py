@@ -24,8 +24,6 @@ the median of the slopes between any two samples of the rest (Theil-Sen), as gro
 time as growth in all.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -11,8 +11,6 @@ the end of a round all subscribers take everything, in order: each number that w
 QoS 2 once.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence

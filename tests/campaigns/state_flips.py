@@ -10,8 +10,6 @@ The table has for each kind: runs; those that lost something, and how many messa
 how many were reported; violations.
 """
 
-from __future__ import annotations
-
 import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@
 `seeds` are the first one and the one behind the last.  A commit that ends with "+" had uncommitted changes.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

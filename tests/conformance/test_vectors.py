@@ -3,8 +3,6 @@
 Each test runs one file of them, or all, and reports every vector that does not hold.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from edge.engine.engine import counters_of

@@ -1,7 +1,5 @@
 """The page of errors: each class and message of the source is on the page, with its remedy."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

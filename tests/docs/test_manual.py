@@ -1,7 +1,5 @@
 """Manual pages: one for each verb, with every option, and clean for mandoc and man."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The reference pages: current, complete, and true where a machine can check it."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The newest log lines of a process: bounds, and readers that continue."""
 
-from __future__ import annotations
-
 from edge.recent_lines import EXCEPTION_MAX, LINES_MAX, MESSAGE_MAX, TEXT_MAX, RecentLines
 
 

@@ -1,7 +1,5 @@
 """Verb process: its command line, environment and session, and the wait for its end."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -1,7 +1,5 @@
 """Reference clients in Go and JavaScript: the test vectors, and members of one group next to each other."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Sizes are small here; benchmarks/abuse.py has those of a real attack, and says what honest clients felt.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """A broker that finds its ring files damaged: it starts, serves nothing false, and reports what it lost."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

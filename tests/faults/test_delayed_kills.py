@@ -1,7 +1,5 @@
 """Delayed messages by the thousand, or the million (`-m campaign`), over kill -9: none lost, none early."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A broker that may open few files: it starts and stays, or the error names the limit and the remedy."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

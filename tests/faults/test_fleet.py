@@ -4,8 +4,6 @@ is in the lake once, or declared, and no verdict contradicts the publisher's led
 The scenarios stand in tests/support/fleet_scenarios.py; spark/test_fleet_table.py runs them into a table.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A start after a reboot with a full disk: streams in memory are served, the others are refused."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

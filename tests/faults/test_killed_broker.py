@@ -1,7 +1,5 @@
 """Real brokers, killed with -9 under load: by an outside ledger nothing is lost, and QoS 2 comes once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

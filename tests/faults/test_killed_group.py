@@ -4,8 +4,6 @@ acknowledged never comes again, and order holds where it is promised.
 `./dev test -m campaign` publishes a million messages.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -1,7 +1,5 @@
 """The broker continues to serve: real processes, real sockets, clients that come and go."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The history of `python -m tests.campaigns million`, in a small form: broker and bridge are killed -9."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

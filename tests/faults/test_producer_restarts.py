@@ -2,8 +2,6 @@
 and what comes next has the next one.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Directories of a running broker that are removed, moved or replaced: noticed, refused, reported."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A gap in a ring, where records were damaged: every kind of reader learns of it and continues behind it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Small disks: a broker with default limits never fills one, whatever is published, retained and kept."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Damaged state files of every kind, one each; `./dev simulate state-flips` tries a thousand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

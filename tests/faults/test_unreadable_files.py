@@ -4,8 +4,6 @@ A directory in place of a file stands for a bad block: a read of either is an OS
 FIFO in place of a file must not block the start until a writer opens it.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

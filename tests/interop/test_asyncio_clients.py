@@ -1,7 +1,5 @@
 """aiomqtt, gmqtt and amqtt's client against the broker on a real port."""
 
-from __future__ import annotations
-
 import asyncio
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """MQTT.js in a page of a real browser, by WebSocket."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.browser import run_page

@@ -1,7 +1,5 @@
 """amqtt's LDAP plug-ins, unchanged, before a directory server of our own."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

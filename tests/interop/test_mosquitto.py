@@ -1,7 +1,5 @@
 """mosquitto_pub, mosquitto_sub and mosquitto_rr against the broker on a real port."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Iterator

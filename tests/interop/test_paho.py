@@ -1,7 +1,5 @@
 """paho against the broker on a real port, in both versions."""
 
-from __future__ import annotations
-
 import queue
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Clients that others wrote, through every kind of listener."""
 
-from __future__ import annotations
-
 import queue
 import subprocess
 import sys

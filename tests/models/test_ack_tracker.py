@@ -1,7 +1,5 @@
 """Windows against a model that keeps a state for every single record, over any order of events."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

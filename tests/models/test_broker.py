@@ -5,8 +5,6 @@ subscribe, publish, retain, leave messages unacknowledged.  The topic table is t
 and found again all the time.
 """
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import dataclass, field
 

@@ -10,8 +10,6 @@ ForgetfulMachine has the mistake that such a model is for: what arises between e
 dropped there.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from typing import Any
 

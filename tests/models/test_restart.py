@@ -4,8 +4,6 @@ The model is a list for each client: what was published to it and not acknowledg
 again after a kill, with DUP; QoS 2 comes once; nothing is lost, nothing comes out of order the first time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ change; the topic table is tiny, so topics are forgotten and found again.  The m
 evaluates every subscription for every topic each time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings

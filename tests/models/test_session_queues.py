@@ -5,8 +5,6 @@ they have.  What the rings overwrite is copied out, or read back from a log, or 
 then the losses are exactly what was counted.
 """
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field

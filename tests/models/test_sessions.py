@@ -4,8 +4,6 @@ Clients of MQTT 5 connect with and without a clean start, with all kinds of expi
 say goodbye, and take each other over, while time passes in jumps.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, settings

@@ -7,8 +7,6 @@ only, and compares each message that a client gets, and each session, with it. A
 across, or a duplicate; a message too few is one that a name space has lost.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections import Counter

@@ -4,8 +4,6 @@ Two clients publish, lose their connections, and repeat what was not acknowledge
 lose some for good. The broker is killed at any moment. A bridge reports its losses again after each start.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Background work: its priority and slice, which threads inherit, and its pauses."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -1,7 +1,5 @@
 """The check of a ring that is taken over: every record is true, or declared lost, and the ring continues."""
 
-from __future__ import annotations
-
 import random
 import struct
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Wait for the disk, by polling or asleep: no wake-up is lost, at any moment of the sync."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path

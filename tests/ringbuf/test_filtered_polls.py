@@ -4,8 +4,6 @@ On a loaded machine a poll may end before the other thread gets a core.  Each te
 the other thread came in the middle of a poll, which it never does if the poll keeps the GIL.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A writer that must refuse records, by request of a process that only reads its ring."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

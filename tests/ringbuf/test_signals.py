@@ -3,8 +3,6 @@
 A thread sends a signal every few milliseconds, so none of these tests depends on when one of them comes.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Interpreters in which the C core does not work: import and build name the cause."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -5,8 +5,6 @@ for a test; benchmarks/abuse.py runs the same with those of a real attack.  The 
 security advisories of other brokers.
 """
 
-from __future__ import annotations
-
 import resource
 import select
 import socket

@@ -1,7 +1,5 @@
 """Plug-ins of amqtt, loaded as the broker loads them, and the questions that it asks them."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from contextlib import contextmanager
 

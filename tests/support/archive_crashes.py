@@ -4,8 +4,6 @@ A seed makes a small log, of which one segment is archived.  Each step is one ca
 cut there, which loses unsynced bytes by chance, or only the process is killed.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

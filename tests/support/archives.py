@@ -1,7 +1,5 @@
 """Archives for tests: made of small logs on a simulated disk, and read back."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from persistence.archive import Archive, Archived, archive_name, archive_segment

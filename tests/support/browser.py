@@ -7,8 +7,6 @@
 once into the user's cache, at a version and a checksum.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -4,8 +4,6 @@ A Files class takes part by stand_in(), which makes a CalledDisk of it.  CalledF
 with a mistake in some of their methods.
 """
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable

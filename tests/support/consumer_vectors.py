@@ -4,8 +4,6 @@ A stanza begins with a line without an indent: its kind and its name. Further li
 line that begins with # is a comment.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

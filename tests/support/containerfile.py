@@ -1,7 +1,5 @@
 """A Containerfile as data."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, field

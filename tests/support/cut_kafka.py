@@ -3,8 +3,6 @@
 Spark gets there directly: its listener is another one.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ Runs on a thread of its own.  A connection that was cut half-open stays so, as r
 answer on it.  The port stays the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

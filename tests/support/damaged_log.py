@@ -4,8 +4,6 @@ Half of the logs have archives of their first segments.  The records of each byt
 the records that may be lost with it: of an archive those of a row group, or all if the footer is damaged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import accumulate
 from random import Random

@@ -1,7 +1,5 @@
 """A broker with delayed messages, its command line, and reason codes, for the tests of this folder."""
 
-from __future__ import annotations
-
 import json
 import queue
 import subprocess

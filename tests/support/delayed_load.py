@@ -4,8 +4,6 @@ Packets have a fixed size, so that one process reads tens of thousands a second.
 the message and the monotonic time, in ns, before which it may not arrive.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import time

@@ -5,8 +5,6 @@ broker forgets of its side shows: a number that is gone or comes twice, a sessio
 Identifiers are few and used again at once, as a device does that counts in a byte.
 """
 
-from __future__ import annotations
-
 import struct
 from collections import deque
 

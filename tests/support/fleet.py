@@ -4,8 +4,6 @@ A machine is a state directory, a runtime directory and a broker process with a 
 each machine has acknowledged; the lake is read without the code that wrote it.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

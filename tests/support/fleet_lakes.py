@@ -1,7 +1,5 @@
 """Lakes and machines of a fleet for tests: a directory or a bucket, with a table or without."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -4,8 +4,6 @@ A scenario takes machine(name, **settings), which makes a machine with the ledge
 asserts 0 losses, 0 doubles and the verdict `complete` by Ledger.check().
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor

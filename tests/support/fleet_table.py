@@ -4,8 +4,6 @@ Owns the commands and the comparison of the table's rows with the publishers' le
 uses Spark or the code that wrote the table.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Frames of MQTT: control packets in bytes that a socket or the engine gave."""
 
-from __future__ import annotations
-
 from edge.mqtt import Packet, Version, decode_packet
 from edge.mqtt.primitives import decode_variable_integer
 

@@ -8,8 +8,6 @@ with both, and ends by adding to the corpus what reached something new.  What a 
 the current directory, and the status is 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -15,8 +15,6 @@ BASE_S is what the longest packet within the limits may take.  Times are of this
 shortest of REPEATS: a busy machine finds nothing.  What a run finds is written to the current directory.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Sequence

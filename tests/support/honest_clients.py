@@ -11,8 +11,6 @@ on schedule, whether or not earlier ones have arrived, so that a stall is seen i
 `lost` counts what has not arrived PATIENCE_S after it was due; a client that is cut off ends the process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import selectors

@@ -7,8 +7,6 @@ pause    the thread that serves MQTT sleeps once, for PAUSE_S
 They begin one after the other, once PUBLISHED messages were published.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A worker of the log's maintenance without a process of its own."""
 
-from __future__ import annotations
-
 from persistence.archive import Archived
 from persistence.files import Files
 from persistence.maintenance.background_process import Job, TaskFailed, do_job

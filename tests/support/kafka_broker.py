@@ -3,8 +3,6 @@
 python -m tests.support.kafka_broker      fetch them, and Spark's source; `./dev kafka` does
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import socket

@@ -4,8 +4,6 @@ The newest whose jars can all be had, which is not the version of Spark itself: 
 release before, and is used for nothing but to be there.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support import kafka_broker

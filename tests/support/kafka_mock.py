@@ -1,8 +1,6 @@
 """Kafka for tests: the mock brokers that are built into librdkafka, with the real protocol on loopback; and
 looking into a topic from outside."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -6,8 +6,6 @@ with Lives() as lives:
     bench = lives.restart()          # as after kill -9
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Logs on a real disk, with records whose topics and times a test has chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Logs of two rings whose records have topics and times, on a simulated disk that counts what is read."""
 
-from __future__ import annotations
-
 from random import Random
 
 from persistence import Log

@@ -6,8 +6,6 @@ it took last, the checkpoint does not know.
 N = 0: it drains until nothing waits.  SETTINGS: of the bridge, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A lake for scenarios: a directory or a bucket, with a copy of its files for a ledger to read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Reads with pyarrow and numpy, and none of the code that wrote it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """A log writer on a simulated disk, with a clock that a test turns, and its rings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 from typing import Any

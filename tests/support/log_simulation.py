@@ -15,8 +15,6 @@ machine may stop, or the process may die.  Each such state is recovered and judg
 Everything follows from the seed, which a Violation names.
 """
 
-from __future__ import annotations
-
 import errno
 import time
 from collections import Counter

@@ -3,8 +3,6 @@
 What is read here is read without the broker: rings as any local process may, logs by recovering a copy.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

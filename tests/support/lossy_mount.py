@@ -1,7 +1,5 @@
 """A lossy file system under a directory, and what may happen to it: lossy_fs.py in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -5,8 +5,6 @@ publisher are equally long.  So what is found later can be judged without having
 time.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field

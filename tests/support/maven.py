@@ -1,7 +1,5 @@
 """Jars of Maven Central for tests, by name and version, kept only if each has the SHA-256 that it should."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -4,8 +4,6 @@ Memory in use is the blocks of malloc() and of Python that were not freed, witho
 whose bytes the broker counts and limits. The resident memory is larger: it keeps what a busy moment needed.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

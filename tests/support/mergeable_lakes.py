@@ -1,7 +1,5 @@
 """Landing zones with small files of a closed day, and everything that Brim's readers see of them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A mosquitto for tests: on a free loopback port, with its own directory, killed by its process id."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -1,7 +1,5 @@
 """Hypothesis strategies: any valid packet of a version, as a value of edge.mqtt."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

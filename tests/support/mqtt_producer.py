@@ -1,7 +1,5 @@
 """A ring that another process might write, attached to a Bench's engine as a local producer's is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """A broker on a real port, in this process, and clients that are plain sockets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

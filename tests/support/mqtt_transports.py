@@ -11,8 +11,6 @@ Streams time out after PATIENCE_S with TimeoutError.  RawClient(0, stream=...) s
 certificates are made once for the test run; `authority()` is the client's side of them.
 """
 
-from __future__ import annotations
-
 import atexit
 import socket
 import ssl

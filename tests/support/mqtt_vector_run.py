@@ -5,8 +5,6 @@ of Mosquitto 2.0.11 is marked in the vectors with `~`, and shown only with `--al
 since a broker of another kind leaves many a vector unanswered.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """The packets of tests/golden/mqtt, as values: for the codec, and for whatever else reads MQTT."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

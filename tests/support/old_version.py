@@ -1,7 +1,5 @@
 """A broker of another version: a copy of the packages with another version number, in its own directory."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

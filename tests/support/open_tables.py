@@ -1,7 +1,5 @@
 """Delta and Iceberg tables as other programs read them: by deltalake and PyIceberg, without Brim."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

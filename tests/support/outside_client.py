@@ -5,8 +5,6 @@ code of the broker's.  A client outlives its connections.  Each message is a num
 and filler that follows from the number; so what is found later can be judged without keeping it.
 """
 
-from __future__ import annotations
-
 import select
 import socket
 import struct

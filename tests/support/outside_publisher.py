@@ -1,7 +1,5 @@
 """A publisher outside the broker, with a ledger of its acknowledged numbers, which must be found later."""
 
-from __future__ import annotations
-
 import struct
 
 from tests.support.outside_client import OutsideClient, packet, payload_of, string

@@ -1,7 +1,5 @@
 """A subscriber outside the broker whose session is kept, with a ledger: what is stored for it arrives."""
 
-from __future__ import annotations
-
 import struct
 
 from tests.support.outside_client import Lost, OutsideClient, number_of, packet, string

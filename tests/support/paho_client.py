@@ -1,7 +1,5 @@
 """A paho client with its thread, for tests that wait."""
 
-from __future__ import annotations
-
 import queue
 from typing import Any
 

@@ -6,8 +6,6 @@ must be declared to the offset.  Publishers and ledger live in the process of th
 others may be killed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The outside ledger: what a broker has acknowledged, against what is found in its rings and logs."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

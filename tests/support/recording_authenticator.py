@@ -1,7 +1,5 @@
 """An authenticator that lets everybody in, and writes down who it was."""
 
-from __future__ import annotations
-
 from edge.auth.interfaces import ClientInfo
 
 

@@ -4,8 +4,6 @@ The ring is a real one; what is simulated is that its memory is lost with the po
 same name begins, in the next epoch, where the log ends.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path

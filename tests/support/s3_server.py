@@ -1,7 +1,5 @@
 """An S3 server for tests: moto's, in a process of its own on loopback."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

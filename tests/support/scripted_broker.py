@@ -7,8 +7,6 @@ async with scripted() as broker:
     peer.send(PubAck(publish.packet_id))
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The maintenance of a log on a simulated disk, with clocks that a test turns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small file system of its own, and a file that fills it.  Only root can mount one: skipped otherwise."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

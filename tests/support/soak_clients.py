@@ -5,8 +5,6 @@ what was under way is repeated: QoS 1 arrives at least once, QoS 2 exactly once,
 take no memory for what is dense, so that a soak may last for hours.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import time

@@ -9,8 +9,6 @@ reach the guest if it has a session; QoS 2 once.  A will arrives if, and only if
 on standard input ends it: then all guests collect, and it prints its ledger, a line of JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -7,8 +7,6 @@ those that it accepted, not those that it refused because they came too late.
 SIGTERM ends it, after the batch that it has.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -8,8 +8,6 @@ backups.  SIGTERM ends it after the command that runs; then it prints its ledger
 of commands by verb, and each command that ended with another exit status than it may.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

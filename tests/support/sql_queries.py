@@ -1,7 +1,5 @@
 """A query of SQL that does not end by itself, and the processes of queries."""
 
-from __future__ import annotations
-
 import psutil
 
 ENDLESS = "SELECT sum(sqrt(a.range * b.range)) FROM range(10_000_000) a, range(10_000_000) b"

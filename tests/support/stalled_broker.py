@@ -8,8 +8,6 @@ nodding      as asleep, for NOD_S
 no disk      snapshots cannot be written while there is a file "no-disk" in the state directory
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -13,8 +13,6 @@ Bridge snapshots hold the sink's place, so every case runs in the place where th
 are the same each time; times, epochs and checksums are not.
 """
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass, field
 from functools import cache

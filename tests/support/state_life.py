@@ -9,8 +9,6 @@ Clients connect as users would: a new one publishes and is served, kept sessions
 are requested, rings and logs are read, and the bridge drains.
 """
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import logging

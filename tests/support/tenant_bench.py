@@ -1,7 +1,5 @@
 """A Bench with the tenants a and b: a listener for each of them, and answers of the broker in short form."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from edge.auth.interfaces import ListenerPolicy

@@ -6,8 +6,6 @@ A disk is a small file system in memory of its own:
     disk away    what is above the root of the lake is gone, as when a share is not mounted
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The scenarios of tests/golden/mqtt/vectors, as values.  Their README.md says how they are written."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Lines for vectors: to a Bench, without sockets and with a settable clock; and over TCP, to any broker."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Callable, Iterator

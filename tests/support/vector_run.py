@@ -5,8 +5,6 @@ they sent has been dealt with, then on the one that must be silent: twice, as th
 a PUBLISH that was caused by the same bytes.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable

@@ -5,8 +5,6 @@ Takes the place of `lib` in persistence.segment.scan_native; what it does not do
 does.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from persistence.segment.format import EXTENT_HEADER_BYTES, ExtentHeader, extent_checks, unpack_extent

@@ -1,7 +1,5 @@
 """A subscriber of a test that collects the messages of some filters."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Self
 

@@ -1,7 +1,5 @@
 """A web console as a process, and a client that keeps its cookie and CSRF token, as a page does."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 There is no way back: for processes of their own.  NUMBERS says for which processors this is written.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -3,8 +3,6 @@
 Nothing is sent again, nothing is lost, and no verdict says otherwise.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -3,8 +3,6 @@
 The ledger has the acknowledged numbers, and is compared with the payloads in the drained files.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

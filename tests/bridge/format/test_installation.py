@@ -1,7 +1,5 @@
 """The identity of an installation: golden bytes, damage, copies, and epochs that no other one gives."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Each acknowledged record is in the table once, by the publishers' ledger, and the verdicts agree with it.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ some records twice.  `./dev kafka` fetches both, and
 `./dev test -m campaign tests/bridge/spark/test_kafka_real.py` runs this.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Minutes as a stream: each written once when it is over, late records counted separately, none lost."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

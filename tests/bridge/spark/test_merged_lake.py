@@ -1,8 +1,6 @@
 """Merged files in Spark, DuckDB, Polars, pandas and pyarrow: the same records before, during and after."""
 # ruff: noqa: E402
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Delta and Iceberg tables without a jar: whole batches, each once, wherever the job dies."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

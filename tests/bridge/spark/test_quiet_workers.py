@@ -1,7 +1,5 @@
 """Workers whose socket Spark closes: the daemon over a real socket, without Java."""
 
-from __future__ import annotations
-
 import os
 import re
 import select

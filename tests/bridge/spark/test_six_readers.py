@@ -3,8 +3,6 @@
 Each reader counts the records, and adds offsets and the lengths of payloads (of a typed table: a field).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

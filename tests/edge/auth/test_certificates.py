@@ -1,7 +1,5 @@
 """Devices that have a certificate and no password, through mutual TLS, judged by amqtt's own plug-in."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Iterator
 from pathlib import Path

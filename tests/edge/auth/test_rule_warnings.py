@@ -1,7 +1,5 @@
 """ACL files whose rules cannot apply: `brim check`, the start and SIGHUP report it, with the remedy."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Streams of tenants: which files hold records of several of them, and what to write instead."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Changes of tenants by a reload: limits, added and removed tenants, clients that another tenant gets."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 
 import pytest

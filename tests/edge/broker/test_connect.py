@@ -1,7 +1,5 @@
 """CONNECT, authentication and rules; packets that are refused before and after CONNECT."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 
 import pytest

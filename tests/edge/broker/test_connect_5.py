@@ -1,7 +1,5 @@
 """CONNECT and CONNACK of MQTT 5: requests of clients, answers, and refusals."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge.auth.interfaces import ListenerPolicy

@@ -1,7 +1,5 @@
 """Control packets that are long or full: what they may hold, and which answer a client gets above that."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator
 from itertools import count

@@ -1,7 +1,5 @@
 """Effects of each control packet, given to the engine and the broker without sockets."""
 
-from __future__ import annotations
-
 from array import array
 
 import pytest

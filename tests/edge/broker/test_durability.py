@@ -3,8 +3,6 @@
 Logs and sinks are words that a test says here; test_durability_processes.py has real ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Literal

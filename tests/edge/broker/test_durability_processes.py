@@ -1,7 +1,5 @@
 """Durability with a real broker, real disks that are full, and sinks that come late: what clients see."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Enhanced authentication by AUTH, answers that take their time, and rules that change."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 

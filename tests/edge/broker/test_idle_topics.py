@@ -1,7 +1,5 @@
 """Topics that no client uses any more: they are forgotten, without a visible effect."""
 
-from __future__ import annotations
-
 from array import array
 
 import pytest

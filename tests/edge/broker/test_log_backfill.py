@@ -1,7 +1,5 @@
 """Sessions that come back when their records are in the log alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Topics that clients use for the first time: made by the parser by rules, as Python would make them."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator
 from typing import Any

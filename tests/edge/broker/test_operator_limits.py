@@ -1,7 +1,5 @@
 """Options of operators: highest QoS, largest payload, bytes in flight, clients without an identifier."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge.broker.dispatcher import BrokerLimits

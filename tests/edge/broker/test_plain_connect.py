@@ -1,7 +1,5 @@
 """Plain CONNECT in one step: the same answer and the same state as by all steps."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any
 

@@ -1,7 +1,5 @@
 """SUBSCRIBE and UNSUBSCRIBE of plain filters are one call of the engine, with the result of steps."""
 
-from __future__ import annotations
-
 import itertools
 from array import array
 from typing import Any

@@ -1,7 +1,5 @@
 """Rights of publishers to topics, decided in C by packed rules as the access list in Python decides."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Quotas: no user and no address takes a table that all share away from others, and nothing is evicted."""
 
-from __future__ import annotations
-
 import logging
 import select
 import socket

@@ -1,7 +1,5 @@
 """Retained messages of clients that may no longer publish them are withheld (check_retain_source)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The store of retained messages when it is full: no stored message is lost, and publishers are notified."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Retained messages and sessions: state that outlives a message or a connection."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge.broker.dispatcher import BrokerLimits

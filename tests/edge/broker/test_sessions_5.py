@@ -1,7 +1,5 @@
 """Sessions of MQTT 5: how long they last, who takes them over, and what DISCONNECT may change."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge.broker.dispatcher import BrokerLimits

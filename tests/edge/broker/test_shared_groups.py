@@ -1,7 +1,5 @@
 """Shared subscriptions: one member gets each message, and what a member leaves behind another gets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

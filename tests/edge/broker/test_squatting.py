@@ -1,7 +1,5 @@
 """Client identifiers that another client holds: who gets one, what becomes of the session behind it."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """$SYS: messages of the broker about itself, their receivers, their times and their cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Wills of tenants: bounded by number and bytes, counted by cause, never at the cost of another tenant."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from edge.auth.tenants import Tenants

@@ -3,8 +3,6 @@
 tests/models/test_tenants.py tries ways across at random; these tests have the rules one by one.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 client may send it again; a record that they have is stored once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Wills: published for a client that disconnects without DISCONNECT, at the right time, as given."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge.auth.interfaces import ClientInfo

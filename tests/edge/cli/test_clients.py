@@ -1,7 +1,5 @@
 """brim clients, against a broker that runs: lists, shows, disconnects and forgets."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Completion scripts offer what the parsers have, in the three shells themselves; --color and NO_COLOR."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import pty

@@ -1,7 +1,5 @@
 """brim config set: one setting changes, comments and order stay, and a mistake changes nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """brim context: a named broker is used by verbs that connect, unless an address is given."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

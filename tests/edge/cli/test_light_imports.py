@@ -1,7 +1,5 @@
 """Imports of `brim run`: no module that the broker does not use, and none is missing where it is used."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

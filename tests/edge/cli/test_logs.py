@@ -1,7 +1,5 @@
 """brim logs, against a broker that runs."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`brim pub` and `brim sub` take the command lines of mosquitto_pub and mosquitto_sub."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

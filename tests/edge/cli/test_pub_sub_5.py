@@ -1,7 +1,5 @@
 """`brim pub` and `brim sub` with MQTT 5, against our own broker: what goes in as properties comes out."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

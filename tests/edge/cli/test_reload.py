@@ -1,7 +1,5 @@
 """brim reload and brim config, against a broker that runs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """brim request and brim reply, against a broker that runs."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

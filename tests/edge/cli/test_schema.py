@@ -1,7 +1,5 @@
 """`brim schema infer` on a running broker, a log, drained files and lines."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`brim segments` over real logs, damaged and whole, with and without a broker that writes."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

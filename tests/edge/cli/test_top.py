@@ -1,7 +1,5 @@
 """brim top, tap and streams, against a broker that runs; brim top also on a terminal."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

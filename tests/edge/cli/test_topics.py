@@ -1,7 +1,5 @@
 """brim topics and brim retained, against a broker that runs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """[[listener]]: every mistake it can hold, and `brim check`, which reads the certificates as well."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

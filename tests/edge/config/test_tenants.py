@@ -1,7 +1,5 @@
 """[[tenant]]: names, users and certificates, and the listeners that name a tenant."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge.config.listener import Listener

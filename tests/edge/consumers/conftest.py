@@ -1,7 +1,5 @@
 """Fixtures of consumer groups: a coordinator at a desk, without a socket."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

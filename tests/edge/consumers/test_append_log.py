@@ -1,7 +1,5 @@
 """The journal of committed offsets: its bytes, what damage costs, and that no crash makes it lie."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

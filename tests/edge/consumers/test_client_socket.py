@@ -1,7 +1,5 @@
 """The socket of consumers and readers: a loss of the broker is seen, however late the program looks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import zmq

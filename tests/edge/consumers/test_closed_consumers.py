@@ -1,7 +1,5 @@
 """Consumers and readers that are closed while a program waits for them: a clear error, in both forms."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Groups at work, without sockets: what is handed out to whom, what comes again, and what is refused."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

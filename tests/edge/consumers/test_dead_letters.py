@@ -1,7 +1,5 @@
 """Dead letters: records without acknowledgement after the last try."""
 
-from __future__ import annotations
-
 from unittest.mock import Mock
 
 import pytest

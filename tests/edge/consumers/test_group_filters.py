@@ -1,7 +1,5 @@
 """Filters of groups, and late acknowledgements, for clients that speak the raw protocol."""
 
-from __future__ import annotations
-
 import mmap
 
 import pytest

@@ -3,8 +3,6 @@
 The records are of the day before, in the log; the clock of the coordinator stands still between two looks.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path

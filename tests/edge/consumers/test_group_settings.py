@@ -1,7 +1,5 @@
 """Delivery settings of a group: of its members, of an operator, of the configuration; over broker lives."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Requests that no honest client sends: each ends with its own answer, and all others are served."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Limits of one member: records of one fetch, and records without an acknowledgement."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

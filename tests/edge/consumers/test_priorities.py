@@ -1,7 +1,5 @@
 """Priorities of members: hot standby in ordered groups, the first place in queues."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The consumers' protocol in bytes, as clients in other languages send and get it."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

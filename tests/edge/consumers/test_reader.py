@@ -1,7 +1,5 @@
 """Readers without a group: places, filters, a broker that is killed, and replay by time."""
 
-from __future__ import annotations
-
 import datetime as dt
 import time
 from collections.abc import Iterator

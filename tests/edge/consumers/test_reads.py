@@ -1,7 +1,5 @@
 """Reads without a group, by the coordinator: filters, waiting at the end, and limits of reads that wait."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge.consumers import reads

@@ -1,7 +1,5 @@
 """Searches of a first record in the log: on a thread of their own, in turns, and limited."""
 
-from __future__ import annotations
-
 import errno
 import threading
 import time

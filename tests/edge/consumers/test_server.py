@@ -1,7 +1,5 @@
 """The ROUTER, with real sockets: clients that read, that do not, that lie, that come from elsewhere."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

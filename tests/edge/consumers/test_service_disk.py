@@ -1,7 +1,5 @@
 """Groups and the disk: what a power cut leaves of them, a journal that fails, and answers of the log."""
 
-from __future__ import annotations
-
 import errno
 import time
 from collections import Counter

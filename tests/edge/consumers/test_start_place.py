@@ -1,7 +1,5 @@
 """First record of a new group: an offset, a time; and what is refused."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 import time

@@ -1,7 +1,5 @@
 """Fetches that wait: for partitions that come to their group or member, or until their peer reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

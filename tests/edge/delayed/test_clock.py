@@ -1,7 +1,5 @@
 """The scale of due times: monotonic during a run, never backwards over a restart, never early."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Delayed messages of a real broker: published in time, kept over kill -9, cancelled, refused."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

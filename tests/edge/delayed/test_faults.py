@@ -1,7 +1,5 @@
 """Delayed messages with a full disk, a restored backup, a stream that syncs, and other clients' sessions."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

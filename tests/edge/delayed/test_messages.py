@@ -1,7 +1,5 @@
 """Delayed messages without sockets: a batch that fails halfway is read again, and losses are counted."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """The publisher of due messages: a message to a stream with a synced log counts after the sync."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any

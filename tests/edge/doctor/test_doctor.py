@@ -1,7 +1,5 @@
 """`brim doctor` names each planted mistake with its fix, with and without a running broker."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import os

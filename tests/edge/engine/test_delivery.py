@@ -1,7 +1,5 @@
 """Deliveries to a subscriber: properties, expiry, aliases, sizes, options, identifiers; for both versions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Properties of records that local producers write, which may say anything."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge.mqtt import PingReq, PingResp, Properties, PubAck, Publish, Subscribe, Subscription, Version

@@ -1,7 +1,5 @@
 """Many retained messages for a new subscription: all of them, once, and others are served meanwhile."""
 
-from __future__ import annotations
-
 from edge.broker.dispatcher import BrokerLimits
 from edge.broker.sessions import SessionLimits
 from edge.engine.engine import EngineLimits

@@ -1,7 +1,5 @@
 """Rules applied to deliveries: routes, retained messages, shared subscriptions, queued records."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

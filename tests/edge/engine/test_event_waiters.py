@@ -2,8 +2,6 @@
 wait for all of the others.
 """
 
-from __future__ import annotations
-
 from edge.engine.engine import Event, EventKind
 from edge.mqtt import Connect, Disconnect, Unsubscribe, Version, encode
 from edge.transport.listener import EVENTS_AT_A_TIME

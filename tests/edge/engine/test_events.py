@@ -1,7 +1,5 @@
 """Events between the engine and Python: none is lost, whatever is called between two polls."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Messages and rings: durable acknowledgements, full rings, rings of other writers."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ The model is edge.mqtt's decoder and a few lines that say what a broker does wit
 the engine with a broker behind it, fed the same bytes in pieces.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, given, settings

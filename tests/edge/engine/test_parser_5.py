@@ -4,8 +4,6 @@ The model reads with edge.mqtt's codec and properties, and says in a few lines w
 packet: what is stored, in which form, what is answered, and with which reason it ends.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, assume, given, settings

@@ -1,7 +1,5 @@
 """PUBLISH of MQTT 5 and its acknowledgements: what may be sent, what is stored of it, what is answered."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Publish rate of one client: its listener's `publish_rate_max` pauses reading from it."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge.engine.engine import EngineLimits, listener_of

@@ -1,7 +1,5 @@
 """Queues of sessions: what they cost, in which order they give back, and what goes when there is no room."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from hypothesis import given, settings

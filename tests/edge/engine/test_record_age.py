@@ -1,7 +1,5 @@
 """Ages of records while the wall clock steps and the machine sleeps (tests/c/record_age.c)."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

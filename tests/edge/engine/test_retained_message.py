@@ -1,7 +1,5 @@
 """The retained message of a topic as `brim retained` reads it: whole or cut, with its properties."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.mqtt_bench import BEGIN_NS, Bench

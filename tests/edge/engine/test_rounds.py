@@ -1,7 +1,5 @@
 """Rounds of the broker's thread: no client's messages wait for the end of another's."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable, Iterator

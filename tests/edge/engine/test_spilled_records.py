@@ -1,7 +1,5 @@
 """Records that a ring without a log overwrites while a session of QoS 1 or 2 still waits for them."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge.broker.dispatcher import BrokerLimits

@@ -1,7 +1,5 @@
 """Packets that are not whole: their memory is bounded, for all clients together, and comes back."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Changes of the engine while an allocation fails: each is complete or refused (tests/c/without_memory.c)."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

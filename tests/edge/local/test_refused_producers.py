@@ -1,7 +1,5 @@
 """Producers by shared memory and ZeroMQ on a full stream with discard = "new": with `brim run`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """RingPoll: other threads may wake it at any time, also while it is closed and after that."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

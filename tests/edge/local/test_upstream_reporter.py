@@ -1,7 +1,5 @@
 """Progress of a bridge in another process: each lost range reaches the broker once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

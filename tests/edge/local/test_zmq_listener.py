@@ -1,7 +1,5 @@
 """The listening sockets of ZeroMQ endpoints: bound addresses, their files, and errors."""
 
-from __future__ import annotations
-
 import socket
 import stat
 from contextlib import closing

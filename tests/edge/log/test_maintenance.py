@@ -1,7 +1,5 @@
 """Log retention of a real broker, as clients and `brim status` see it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Audit log: each event of security has a record of the logger brim.audit, with real fields."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

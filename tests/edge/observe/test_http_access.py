@@ -1,7 +1,5 @@
 """Health pages, token and mutual TLS of the HTTP endpoint, and clients that attack it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import ssl

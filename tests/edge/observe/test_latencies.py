@@ -1,7 +1,5 @@
 """Latencies: times from a record to its subscriber and to its sink, in the report and on the page."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

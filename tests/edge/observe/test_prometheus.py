@@ -1,7 +1,5 @@
 """The page for Prometheus: its format by its parser, its numbers by the report; HTTP by clients."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

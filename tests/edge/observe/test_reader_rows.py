@@ -1,7 +1,5 @@
 """Readers in the status report of a broker that runs: the log without lag, and a tap without losses."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Retained messages and queues of streams, and of partitions, that a configuration no longer has."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge.mqtt import Properties, PubAck, Publish, UnsubAck, Unsubscribe

@@ -1,7 +1,5 @@
 """A retained message outlives the record it came with: the ring may overwrite that, the file has it."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A client that loses a permission while the broker is down: its queue and subscriptions deliver nothing."""
 
-from __future__ import annotations
-
 from edge.mqtt import Connect, Disconnect, Publish, Subscribe, Subscription, Version
 from edge.mqtt.properties import Properties
 from tests.support.kept_bench import Lives

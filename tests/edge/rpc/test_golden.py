@@ -1,7 +1,5 @@
 """Golden bytes of the control socket's protocol, and of that of a bridge's command socket."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

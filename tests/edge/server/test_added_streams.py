@@ -1,7 +1,5 @@
 """Added streams: a reload gives a running broker new rings, with clients at work, or changes nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

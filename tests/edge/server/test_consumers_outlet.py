@@ -1,7 +1,5 @@
 """Messages of consumers on the broker's thread: a few in one call, in order, each request with its answer."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The first start of a broker in new directories: what it logs, and the permissions of what it makes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

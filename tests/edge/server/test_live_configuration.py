@@ -1,7 +1,5 @@
 """Live configuration: a running broker with clients at work applies changes, or none of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

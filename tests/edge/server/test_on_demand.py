@@ -1,7 +1,5 @@
 """Services of ZeroMQ: loaded for the first peer; their ports are bound before clients are served."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """Retention waits for MQTT sessions whose records have left the ring, and for no others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path

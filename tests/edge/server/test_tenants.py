@@ -1,7 +1,5 @@
 """Tenants of a broker process: ports, delayed messages, kills, reloads, local readers, commands, metrics."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A broker that has stopped serving is noticed, reported, and served again, by itself or after its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

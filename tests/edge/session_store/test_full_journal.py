@@ -2,8 +2,6 @@
 that has a log is not full so soon.
 """
 
-from __future__ import annotations
-
 import errno
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The bytes of notes and snapshots: what a later version must still read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A QoS 2 message that waits for room, in its ring or in the journal, leaves nothing behind meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 

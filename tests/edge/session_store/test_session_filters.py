@@ -1,7 +1,5 @@
 """Filters of a session, in parts: a mapping like any other, whose dicts stay small."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule

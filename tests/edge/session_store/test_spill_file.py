@@ -1,7 +1,5 @@
 """The spill file: what it keeps over a kill, a stop and damage, and how much memory it takes."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Iterator

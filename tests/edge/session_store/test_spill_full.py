@@ -1,7 +1,5 @@
 """A runtime directory without room: what absent sessions wait for is not overwritten, others are served."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """brim sim: devices of a plan publish to a real broker, with drift and faults; a wrong plan is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Spill directories: one for each query, private, and none is left by a process that was killed."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Topic filters in SQL mean the same as in MQTT."""
 
-from __future__ import annotations
-
 import duckdb
 import pytest
 from hypothesis import given, settings

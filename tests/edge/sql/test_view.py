@@ -1,7 +1,5 @@
 """Fields of a payload schema as columns: the values are those of the Spark source."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Windows of `--follow`: each record is in one window."""
 
-from __future__ import annotations
-
 import itertools
 
 import brim

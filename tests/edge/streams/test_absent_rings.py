@@ -1,7 +1,5 @@
 """Absent rings: those of removed streams are found, and nothing else in the directory is taken for one."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Memory, connections, time and wake-ups have bounds, whatever a connection came through."""
 
-from __future__ import annotations
-
 import os
 import resource
 import threading

@@ -1,7 +1,5 @@
 """`brim run` with listeners of every kind: what it says, and new certificates on SIGHUP."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Every kind of listener: each one has the same broker behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

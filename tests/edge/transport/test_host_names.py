@@ -1,7 +1,5 @@
 """Host headers that a listener answers to, and those of pages that resolve their own name to this machine."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """Addresses of listeners: Unix sockets left by a killed broker, IPv4 and IPv6, sockets of systemd."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -1,7 +1,5 @@
 """The broker on a real port: sockets, the loop, its thread, and what a socket can do to it."""
 
-from __future__ import annotations
-
 import resource
 import select
 import socket

@@ -1,7 +1,5 @@
 """Limits of one listener, in place of those of the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """PROXY protocol version 2: who is really there, and what becomes of those who lie or stammer."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 import struct

@@ -1,7 +1,5 @@
 """WebSocket frames with little or nothing in them: they end a stranger, and take no other client's turn."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """TLS: who is let in, who they are, which files are wrong, and when certificates change."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """TLS records as clients send them: cut anywhere, very short, wrong, or without an end."""
 
-from __future__ import annotations
-
 import select
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """MQTT in WebSocket: which frames carry it, and which end it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 

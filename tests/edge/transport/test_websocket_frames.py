@@ -1,7 +1,5 @@
 """Frames of WebSocket clients through the C decoder: each rule of RFC 6455 that a server meets."""
 
-from __future__ import annotations
-
 import struct
 import subprocess
 from collections.abc import Iterator

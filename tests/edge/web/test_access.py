@@ -1,7 +1,5 @@
 """Access to the console by the list of OWASP: users, sessions, CSRF, hosts, headers, bounds, audit log."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

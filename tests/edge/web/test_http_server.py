@@ -1,7 +1,5 @@
 """The HTTP server of the console: bounds of connections and times, in this process; and TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

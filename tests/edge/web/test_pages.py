@@ -1,7 +1,5 @@
 """The pages of the console in headless Chromium: pages, actions, keyboard, accessibility, sizes, paint."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """The management API of a console without users, with a broker that runs."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Iterator

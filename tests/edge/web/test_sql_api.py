@@ -1,7 +1,5 @@
 """Queries of the console: roles, rows and their limits, errors, time, cancellation, and access to files."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import signal

@@ -1,7 +1,5 @@
 """Topic tree, log-in limit and sessions with a clock of the test, and the gaps that the sampler fills."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The console that the broker starts: with its settings, again after its end, and with the broker's end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Rings that other processes write, in the log: copied and checked, and what they lost said."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -2,8 +2,6 @@
 its promises.
 """
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 zeros.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Retention by age while the clock is set: what is young stays, and nothing stays for ever."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest
