@@ -105,7 +105,7 @@ edge.doctor: EDGE edge.auth edge.config edge.observe edge.server edge.transport 
 edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.payloads bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.backup edge.client edge.config edge.consumers edge.doctor
     edge.load edge.local edge.log edge.mqtt edge.observe edge.server edge.sim edge.sql edge.streams
-    edge.terminal_escape edge.transport edge.waiting edge.web persistence persistence.archive
+    edge.terminal_escape edge.transport edge.web persistence persistence.archive
     persistence.maintenance persistence.segment ringbuf msgspec pyarrow rich tomlkit zmq
 edge.__main__: edge.cli
 brim: bridge.spark edge.cli edge.client edge.consumers edge.errors edge.local edge.mqtt edge.sql ringbuf

@@ -5,7 +5,7 @@ Owns the thread, its waits and retries, and the state that people see. Never dec
 While no record waits, the thread sleeps until a record arrives (ringbuf.reader_wakeup), so an idle bridge
 uses no processor time. A failed step is tried again after a random time of up to 0.5 s, 1 s, 2 s, ... 60 s,
 without end. With full jitter, bridges that lost the same sink do not come back in step. One success resets
-the time.
+the time. After an error of no known class, sink, checkpoint and drain are opened again (restarts.py).
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import NamedTuple
 
 from bridge.backoff import Backoff
 from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.commands import DrainCommand, backfill, skip
-from bridge.drain.drain import Drain, ProgressReport
+from bridge.drain.drain import Drain, ProgressReport, Totals
 from bridge.drain.lag import LagMeter
 from bridge.drain.loss_report import losses_in, losses_of
 from bridge.drain.merger import Merger, MergeTotals
+from bridge.drain.restarts import Restarts, remedy_of, words_of
 from bridge.drain.sender import check, schema_of
 from bridge.drain.settings import BridgeSettings
 from bridge.drain.status import BridgeState, Condition
@@ -45,6 +46,7 @@ from bridge.sinks.interface import Sink
 from bridge.sinks.merging import merging_store
 from bridge.sinks.registry import open_sink
 from bridge.source.partition_source import BrokerLog, RecordLog
+from persistence.stats import MILLISECOND_NS, LatencyHistogram
 from ringbuf.reader_wakeup import Sleeper
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,6 @@ log = logging.getLogger(__name__)
 NICE = 19
 STATE_INTERVAL_S = 1.0  # maximum age of the result of state()
 STOP_TIMEOUT_S = 35.0  # a put in flight ends within 30 s
-FAILED_REMEDY = "it has ended by a mistake in the program, which is on standard error: start it again"
 
 
 class _PendingCommand(NamedTuple):
@@ -87,6 +88,10 @@ class Bridge:
         self._cold = cold or (BrokerLog(settings.log_dir) if settings.log_dir else None)
         self._on_progress = on_progress
         self._backoff = Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)
+        self._restarts = Restarts(
+            settings.name, Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)
+        )
+        self._totals, self._times = Totals(), LatencyHistogram(MILLISECOND_NS)  # of all its drains
         self._sleeper = Sleeper()
         self._stopping = False
         self._blocked = False
@@ -98,7 +103,7 @@ class Bridge:
         self._merger: Merger | None = None
         self._flush: threading.Event | None = None
         self._condition: Condition = "starting"
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._state = self._describe(None)
         self._state_at = 0.0
         self._shown: Condition = "starting"
@@ -210,8 +215,12 @@ class Bridge:
                     self._run(checkpoint)
                     return
             else:
-                with suppress(BridgeError):
+                try:
                     self._state = self._waiting(saved)
+                except BridgeError:
+                    pass
+                except Exception as error:  # noqa: BLE001  logged; the thread must not end
+                    self._restarts.failed(error)
             self._refuse("the checkpoint is of another edge", self._state.remedy)
             self._sleeper.sleep([], STATE_INTERVAL_S)
         self._condition = "stopped"
@@ -231,15 +240,58 @@ class Bridge:
             drain.close()
 
     def _run(self, checkpoint: Checkpoint) -> None:
+        """Run one drain after the other until stop(); each begins from the checkpoint."""
         with suppress(OSError):  # of one thread, on Linux; threads that it starts inherit it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-        drain = Drain(
-            self.settings, self._sink, checkpoint, self._cold, self._on_progress, on_answer=self._sleeper.ring
-        )
-        self._meter = LagMeter(drain)
         ending: Condition = "failed"
-        self._begin_merging(drain)
+        opened: Checkpoint | None = checkpoint
         try:
+            while True:
+                try:
+                    self._restarts.begin()
+                    self._run_drain(opened or self._reopen())
+                except BaseException as error:  # libraries in Rust raise no Exception
+                    if self._thread is None and isinstance(error, KeyboardInterrupt | SystemExit):
+                        raise  # of a signal, in run()
+                    self._await_restart(error)
+                opened = None
+                if self._stopping:
+                    break
+            ending = "stopped"
+        finally:
+            self._condition = ending
+            self._state = dataclasses.replace(self._state, condition=ending)
+            if self._own_sink:
+                self._sink.close()
+            self._ended.set()
+            self._refuse()
+            seq = self._state.drain_seq
+            log.info("bridge ended name=%s condition=%s drain_seq=%d", self.settings.name, ending, seq)
+
+    def _reopen(self) -> Checkpoint:
+        """Open sink and checkpoint again, as at the start of a process."""
+        if self._own_sink:
+            earlier, self._sink = self._sink, open_sink(self.settings.to, self.settings.options)
+            earlier.close()
+        return self._open_checkpoint()
+
+    def _run_drain(self, checkpoint: Checkpoint) -> None:
+        """Drain until stop(), and complete the files in flight. After an error nothing is saved."""
+        with ExitStack() as stack:
+            stack.callback(checkpoint.close)
+            drain = Drain(
+                self.settings,
+                self._sink,
+                checkpoint,
+                self._cold,
+                self._on_progress,
+                on_answer=self._sleeper.ring,
+            )
+            stack.callback(drain.close)
+            drain.count_in(self._totals, self._times)
+            self._meter = LagMeter(drain)
+            self._begin_merging(drain)
+            stack.callback(self._end_merging)
             log.info(
                 "bridge started name=%s to=%s drain_seq=%d",
                 self.settings.name,
@@ -248,39 +300,46 @@ class Bridge:
             )
             while not self._stopping:
                 self._sleep(drain, self._turn(drain))
-            ending = "stopped"
-        except Exception as error:
-            self._error = error
-            raise
-        finally:
-            self._end(drain, ending)
+            if self._merger is not None:
+                self._merger.stop(0)
+            with suppress(BridgeError):
+                drain.finish()
+            self._end_merging()
+            self._condition = "stopped"
+            self._state = self._describe(drain)
+
+    def _await_restart(self, error: BaseException) -> None:
+        """Report the error, and wait until the next drain is due or a command arrives."""
+        self._kicked = False
+        wait_s = self._restarts.failed(error)
+        self._totals.restarts = self._restarts.count
+        self._error, self._condition = error, "retrying"
+        self._state = dataclasses.replace(
+            self._state,
+            condition="retrying",
+            failures=self._restarts.failures,
+            in_flight=0,
+            last_error=words_of(error),
+            remedy=remedy_of(error, self.settings.name),
+            totals=dataclasses.replace(self._totals),
+        )
+        deadline = time.monotonic() + wait_s
+        while (left := deadline - time.monotonic()) > 0 and not (self._stopping or self._kicked):
+            self._sleeper.sleep([], left)
 
     def _begin_merging(self, drain: Drain) -> None:
         store = merging_store(self._sink)
         if self.settings.merge_after_s and store is not None:
+            merged = self._merger.totals if self._merger is not None else MergeTotals()
             self._merger = Merger(
                 self.settings, store, lambda: 0 if drain.checkpoint.paused else drain.checkpoint.settled_to
             )
+            self._merger.totals = merged
             self._merger.start()
 
-    def _end(self, drain: Drain, ending: Condition) -> None:
-        """Complete the files in flight, and report the final progress."""
-        if self._merger is not None:
-            self._merger.stop(0)
-        with suppress(BridgeError):
-            drain.finish()
+    def _end_merging(self) -> None:
         if self._merger is not None:
             self._merger.stop(STOP_TIMEOUT_S)
-        self._condition = ending
-        self._state = self._describe(drain)
-        drain.close()
-        drain.checkpoint.close()
-        if self._own_sink:
-            self._sink.close()
-        self._ended.set()
-        self._refuse()
-        name = self.settings.name
-        log.info("bridge ended name=%s condition=%s drain_seq=%d", name, ending, drain.drain_seq)
 
     def _refuse(self, why: str = "the bridge has ended", hint: str = "start it again") -> None:
         """Refuse the commands that wait; on the thread of the bridge, or of a caller that came too late."""
@@ -428,8 +487,8 @@ class Bridge:
             bytes_s=drain.next_files.scheduler.bytes_s,
             blocked_partitions=sum(bool(lag.error) for lag in lags),
             failures=self._backoff.failures,
-            last_error=_words(error) if error else broken,
-            remedy=error.hint if isinstance(error, BridgeError) else FAILED_REMEDY if error else "",
+            last_error=words_of(error) if error else broken,
+            remedy=remedy_of(error, settings.name) if error else "",
             payload_schema=schema_of(self._sink)[0],
             merging=dataclasses.replace(self._merger.totals) if self._merger is not None else MergeTotals(),
             totals=dataclasses.replace(drain.totals),
@@ -442,7 +501,3 @@ class Bridge:
 def _without_times(text: str) -> str:
     """The error without its times, so that two tries with the same error have the same text."""
     return re.sub(r"[\d.]+ ?[mµn]?s\b", "", text)
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, BridgeError) else repr(error)

@@ -66,7 +66,7 @@ SAVE_S = 1.0  # interval of saving arrivals while more files are in flight: thes
 
 @dataclass(slots=True)
 class Totals:
-    """Totals of this drain since it began."""
+    """Totals of a bridge since its process began."""
 
     files: int = 0
     records: int = 0
@@ -75,6 +75,7 @@ class Totals:
     damaged_records: int = 0  # did not verify in a ring: declared lost, unless the log has them
     dead_letters: int = 0
     retries: int = 0
+    restarts: int = 0  # of the drain, after an error of no known class (restarts.py)
     rescued_records: int = 0  # with a value that does not fit the payload schema
 
 
@@ -142,6 +143,11 @@ class Drain:
         self._stale = False  # the sink has failed: its presence is checked again
         self._scan_at = 0.0
         self._saved_at = 0.0
+
+    def count_in(self, totals: Totals, times: LatencyHistogram) -> None:
+        """Continue the counts of an earlier drain of this bridge."""
+        self.totals, self.times = totals, times
+        self.partitions.damaged_records = totals.damaged_records
 
     @property
     def drain_seq(self) -> int:

@@ -93,6 +93,7 @@ class NextFiles:
             with self._partitions.recording_errors(demand.name):
                 file = self._next_file(self._partitions.sources[demand.name], demand)
                 if isinstance(file, InFlightFile):
+                    self._partitions.was_read(demand.name)
                     decided.append(file)
                     self._window.files.append(file)
                     continue

@@ -67,6 +67,7 @@ class Partitions:
     # Wall clock: timestamp of the oldest record that waits, where newer records are drained in parallel.
     backlog_ns: dict[RingName, int] = field(default_factory=dict)
     _blocked: dict[RingName, Blocked] = field(default_factory=dict)
+    _logged: dict[RingName, str] = field(default_factory=dict)  # error of each since its last file
     _unseen: set[RingName] | None = None  # of `known`, those that were not looked up in the log yet
 
     def scan(self, busy: Callable[[RingName], bool]) -> None:
@@ -138,15 +139,28 @@ class Partitions:
             yield
         except (SourceError, LogError, RingError, OSError, MemoryError) as error:
             hint = error.hint if isinstance(error, BridgeError) else ""
-            text = f"{error}; {hint}" if hint else str(error) or os.strerror(errno.ENOMEM)
-            now, known = self.clock.monotonic(), self._blocked.get(name)
-            if known is None or known.reason != text:
-                log.error("partition blocked stream=%s partition=%d reason=%s", *name, text)
-            since = now if known is None else known.since
-            self._blocked[name] = Blocked(text, since, now + SOURCE_RETRY_S)
+            self._block(name, f"{error}; {hint}" if hint else str(error) or os.strerror(errno.ENOMEM))
+        except BridgeError:
+            raise
+        except Exception as error:  # noqa: BLE001  a mistake that one partition meets must not stop others
+            command = f"brim bridge skip {self.settings.name} --stream {name.stream}"
+            hint = f"report the traceback in the log; `{command}` passes over the records that wait"
+            self._block(name, f"a mistake in the program: {error!r}; {hint}", error)
         else:
             if (known := self._blocked.get(name)) and known.retry_at <= self.clock.monotonic():
                 del self._blocked[name]
+
+    def _block(self, name: RingName, text: str, mistake: Exception | None = None) -> None:
+        now, known = self.clock.monotonic(), self._blocked.get(name)
+        if self._logged.get(name) != text:
+            self._logged[name] = text
+            log.error("partition blocked stream=%s partition=%d reason=%s", *name, text, exc_info=mistake)
+        since = now if known is None else known.since
+        self._blocked[name] = Blocked(text, since, now + SOURCE_RETRY_S)
+
+    def was_read(self, name: RingName) -> None:
+        """Record that a file of the partition was begun: its next error is logged again."""
+        self._logged.pop(name, None)
 
     def error_of(self, name: RingName) -> str:
         """Error of a partition that cannot be read; "": it can be read."""

@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from bridge.errors import SinkBlocked, SinkError, SinkUnavailable
+from bridge.errors import SinkUnavailable
 from bridge.format.sink_batch import Rejected, SinkBatch, unchanged
 from bridge.sinks.kafka_client import (
     FULL,
@@ -200,9 +200,8 @@ class KafkaSink:
 
     def _fail(self, under_way: deque[_KafkaBatch], error: Exception) -> None:
         self._cluster.drop()
-        failure = error if isinstance(error, SinkError) else SinkBlocked(f"{self.url}: {error!r}")
         while under_way:
-            under_way.popleft().future.set_exception(failure)
+            under_way.popleft().future.set_exception(error)
 
 
 def source_of(records: SinkBatch) -> bytes:

@@ -221,6 +221,9 @@ class MqttSink:
                     if self._link is not None:
                         backoff.reset()
                     self._fail(error)
+                except Exception as error:
+                    log.exception("MQTT connection failed url=%s", self.url)
+                    self._fail(error)
         finally:
             self._fail(SinkUnavailable(f"{self.url}: closed"))
             if self.commands is not None:
@@ -264,6 +267,8 @@ class MqttSink:
         try:
             with explained(self._target):
                 while True:
+                    if self.commands is not None:
+                        self.commands.check()
                     for packet in await received(link, loop.time() + TICK_S):
                         if isinstance(packet, PubAck):
                             self._acknowledged(packet)
@@ -280,7 +285,7 @@ class MqttSink:
         finally:
             link.abort()
 
-    def _fail(self, error: SinkUnavailable) -> None:
+    def _fail(self, error: Exception) -> None:
         """Fail all records in flight: this side does not know whether they arrived."""
         self._link = None
         waiting = {
@@ -304,8 +309,12 @@ class MqttSink:
             sending.future.set_exception(SinkUnavailable(f"{self.url}: not connected"))
             return
         self._queue.append(sending)
-        self._pump()
-        self._link.flush()
+        try:
+            self._pump()
+            self._link.flush()
+        except Exception as error:  # noqa: BLE001  the drain needs every error; a record must not be left out
+            self._link.abort()
+            self._fail(error)
 
     def _pump(self) -> None:
         """Send while the window has room."""

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 FROM = "brim-from"  # user property of a command: the edge that has published it locally
 SOURCE = "brim-source"
 WAITING_MAX = 1000  # commands; above this number those at QoS 0 are dropped
+ANSWER_TIMEOUT_S = 20.0  # of the broker upstream, as for acknowledgements
 LOCAL_TIMEOUT_S = 10.0
 RETRY_S = 1.0
 
@@ -75,18 +76,31 @@ class Commands:
                 ),
             )
         )
-        answer = None
-        while answer is None:
-            for packet in await received(link):
-                if isinstance(packet, SubAck):
-                    answer = packet
-                elif isinstance(packet, Publish):
-                    self.take(packet, link)
-        for one, code in zip(self._filters, answer.reason_codes, strict=True):
+        codes = (await self._answer(link)).reason_codes
+        if len(codes) != len(self._filters):
+            hint = "update the broker there, or ask its makers"
+            text = f"SUBACK has {len(codes)} reason codes for {len(self._filters)} filter(s)"
+            raise SinkUnavailable(text, hint=hint)
+        for one, code in zip(self._filters, codes, strict=True):
             if code.failed:
                 text = f"{self._prefix}{one}: {code.words}"
                 raise SinkUnavailable(text, hint="allow the bridge to subscribe to its commands there")
         self._task = asyncio.create_task(self._deliver(), name="mqtt commands")
+
+    async def _answer(self, link: Link) -> SubAck:
+        """The answer to the subscription. Raises SinkUnavailable: there is none in time."""
+        until = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
+        while packets := await received(link, until):
+            answer = None
+            for packet in packets:
+                if isinstance(packet, SubAck):
+                    answer = packet
+                elif isinstance(packet, Publish):
+                    self.take(packet, link)
+            if answer is not None:
+                return answer
+        text = f"no answer to the subscription of commands in {ANSWER_TIMEOUT_S:g} s"
+        raise SinkUnavailable(text, hint="check the network and the broker")
 
     def take(self, packet: Publish, link: Link) -> None:
         """Handle a message from upstream. Raises ProtocolError: more messages than allowed."""
@@ -95,6 +109,11 @@ class Commands:
             return
         receipt = self._window.accept(packet, Version.V5) if packet.qos else None
         self._waiting.put_nowait((replace(packet, payload=bytes(packet.payload)), receipt, link))
+
+    def check(self) -> None:
+        """Raise the error that has ended the delivery of commands, if any."""
+        if self._task is not None and self._task.done():
+            self._task.result()
 
     async def _deliver(self) -> None:
         """Deliver the commands one after the other."""

@@ -50,7 +50,6 @@ from edge.logging_setup import pairs
 from edge.observe.health import TROUBLED
 from edge.server.sd_notify import notify
 from edge.terminal_escape import escaped
-from edge.waiting import within
 
 if TYPE_CHECKING:
     from bridge.drain.bridge import Bridge
@@ -141,11 +140,11 @@ def _drain(arguments: argparse.Namespace) -> int:
     asyncio.run(_serve(bridge, report_state))
     bridge.stop()
     report_state.stop()
-    return Exit.INCOMPLETE if bridge.state().condition == "failed" else 0
+    return 0
 
 
 async def _serve(bridge: Bridge, report_state: UpstreamReporter) -> None:
-    """Run the bridge and its command socket until a signal, or until the bridge has failed."""
+    """Run the bridge and its command socket until a signal."""
     from bridge.drain.control_socket import ControlSocket
 
     stopping = asyncio.Event()
@@ -156,8 +155,7 @@ async def _serve(bridge: Bridge, report_state: UpstreamReporter) -> None:
     await control.start()
     report_state.start()
     notify("READY=1")
-    while not stopping.is_set() and bridge.state().condition != "failed":
-        await within(1.0, stopping.wait())
+    await stopping.wait()
     notify("STOPPING=1")
     await control.stop()
 

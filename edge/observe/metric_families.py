@@ -298,6 +298,12 @@ METRICS: Mapping[str, Metric] = {
     "brim_bridge_retries_total": Metric(
         "counter", "Failures of the sink.", _BRIDGE, "bridges[].totals.retries"
     ),
+    "brim_bridge_restarts_total": Metric(
+        "counter",
+        "Restarts of the drain after an error of no known class; the log has its traceback.",
+        _BRIDGE,
+        "bridges[].totals.restarts",
+    ),
     "brim_bridge_merged_files_total": Metric(
         "counter",
         "Small files of closed days that were merged into large ones.",

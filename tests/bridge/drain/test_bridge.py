@@ -17,7 +17,6 @@ from bridge.backoff import Backoff
 from bridge.drain.bridge import Bridge
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import BridgeError, CheckpointBusy, InvalidCommand, SinkConflict, SinkUnavailable
-from bridge.format.file_builder import DrainedFile
 from bridge.sinks.interface import Sink
 from bridge.source.partition_source import RecordLog
 from persistence.read.log_reader import Epoch
@@ -287,23 +286,6 @@ def test_two_bridges_drain_the_same_rings_to_two_lakes(runtime_directory: Path, 
         assert one.flush(20)
         assert two.flush(20)
     assert offsets_drained(tmp_path / "second") == offsets_drained(tmp_path / "lake")
-
-
-def test_a_bridge_that_ends_by_a_mistake_says_which(runtime_directory: Path, tmp_path: Path) -> None:
-    class Mistaken(FailingSink):
-        def put(self, file: DrainedFile) -> None:
-            raise RuntimeError("an error of no known class")
-
-    with ring(runtime_directory) as made:
-        publish(made, 5)
-        sink = Mistaken(tmp_path / "lake")
-        bridge = Bridge(settings(runtime_directory, tmp_path), sink=sink)
-        with pytest.raises(RuntimeError):
-            bridge.run()
-        sink.close()
-    state = bridge.state()
-    assert (state.condition, state.last_error) == ("failed", "RuntimeError('an error of no known class')")
-    assert "start it again" in state.remedy
 
 
 def test_its_state_is_json(runtime_directory: Path, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from bridge.errors import SinkUnavailable
 from bridge.sinks.mqtt import MqttSink
+from bridge.sinks.mqtt_commands import Commands
 from edge.mqtt import Disconnect, Properties, PubAck, Publish, ReasonCode, SubAck, Subscribe
 from tests.support.drained_files import drained_file_of, records_of
 from tests.support.scripted_broker import Peer, scripted
@@ -95,5 +97,104 @@ async def test_a_broker_that_was_away_for_days_is_connected_again(monkeypatch: p
             await peer.expect(Subscribe)
             peer.send(SubAck(1, (ReasonCode.GRANTED_QOS_1,)))
             await asyncio.to_thread(sink.begin, "edge-1")
+        finally:
+            await asyncio.to_thread(sink.close)
+
+
+async def test_a_mistake_with_one_record_leaves_out_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, mistakes = MqttSink._publish, [RuntimeError("an error of no known class")]
+
+    def mistaken(sink: MqttSink, sending: Any, message: Any, packet_id: int) -> Publish | None:
+        if message.offset == 2 and mistakes:
+            raise mistakes.pop()
+        return made(sink, sending, message, packet_id)
+
+    monkeypatch.setattr(MqttSink, "_publish", mistaken)
+    async with scripted() as broker:
+        sink = MqttSink.of_url(broker.url, {})
+        try:
+            await asyncio.gather(broker.accepted(), asyncio.to_thread(sink.begin, "edge-1"))
+            with pytest.raises(RuntimeError, match="no known class"):
+                await asyncio.to_thread(sink.send(records_of(drained_file_of(1, 3))).result, SETTLED_S)
+            peer, _ = await asyncio.gather(broker.accepted(), asyncio.to_thread(sink.begin, "edge-1"))
+            sink.send(records_of(drained_file_of(1, 3)))
+            assert [(await peer.expect(Publish)).payload for _ in range(3)] == [b"1", b"2", b"3"]
+        finally:
+            await asyncio.to_thread(sink.close)
+
+
+async def test_a_mistake_of_the_connection_is_reported_and_the_next_begin_connects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def mistaken(sink: MqttSink, packet: PubAck) -> None:
+        raise RuntimeError("an error of no known class")
+
+    monkeypatch.setattr(MqttSink, "_acknowledged", mistaken)
+    async with scripted() as broker:
+        sink = MqttSink.of_url(broker.url, {})
+        try:
+            for _ in range(2):
+                peer, _ = await asyncio.gather(broker.accepted(), asyncio.to_thread(sink.begin, "edge-1"))
+                future = sink.send(records_of(drained_file_of(1, 1)))
+                publish = await peer.expect(Publish)
+                peer.send(PubAck(publish.packet_id or 0))
+                with pytest.raises(RuntimeError, match="no known class"):
+                    await asyncio.to_thread(future.result, SETTLED_S)
+        finally:
+            await asyncio.to_thread(sink.close)
+
+
+async def test_an_answer_to_the_wrong_number_of_filters_is_an_error_of_the_broker() -> None:
+    async with scripted() as broker:
+        sink = MqttSink.of_url(broker.url, {"commands": "cmd/#", "local": "mqtt://127.0.0.1:1"})
+        try:
+            for codes in [(ReasonCode.GRANTED_QOS_1,) * 2, (ReasonCode.GRANTED_QOS_1,)]:
+                begun = asyncio.create_task(asyncio.to_thread(sink.begin, "edge-1"))
+                peer = await broker.accepted()
+                subscribe = await peer.expect(Subscribe)
+                peer.send(SubAck(subscribe.packet_id, codes))
+                if len(codes) == 1:
+                    await begun
+                    continue
+                with pytest.raises(SinkUnavailable, match="2 reason codes for 1 filter"):
+                    await begun
+        finally:
+            await asyncio.to_thread(sink.close)
+
+
+async def test_the_end_of_the_delivery_of_commands_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def mistaken(commands: Commands, packet: Publish) -> None:
+        raise RuntimeError("an error of no known class")
+
+    monkeypatch.setattr(Commands, "_publish", mistaken)
+    monkeypatch.setattr("bridge.sinks.mqtt.TICK_S", 0.01)
+    async with scripted() as broker:
+        sink = MqttSink.of_url(broker.url, {"commands": "cmd/#", "local": "mqtt://127.0.0.1:1"})
+        try:
+            begun = asyncio.create_task(asyncio.to_thread(sink.begin, "edge-1"))
+            for number in range(2):
+                peer = await broker.accepted(session_present=number > 0)
+                subscribe = await peer.expect(Subscribe)
+                peer.send(SubAck(subscribe.packet_id, (ReasonCode.GRANTED_QOS_1,)))
+                await begun
+                peer.send(Publish("cmd/valve", b"open", 1, packet_id=7))
+                assert await peer.next() is None  # not acknowledged: it comes again
+        finally:
+            await asyncio.to_thread(sink.close)
+
+
+async def test_a_broker_that_does_not_answer_the_subscription_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bridge.sinks.mqtt_commands.ANSWER_TIMEOUT_S", 0.1)
+    async with scripted() as broker:
+        sink = MqttSink.of_url(broker.url, {"commands": "cmd/#", "local": "mqtt://127.0.0.1:1"})
+        try:
+            begun = asyncio.create_task(asyncio.to_thread(sink.begin, "edge-1"))
+            await broker.accepted()
+            with pytest.raises(SinkUnavailable, match="no answer to the subscription"):
+                await begun
         finally:
             await asyncio.to_thread(sink.close)

@@ -1,0 +1,79 @@
+"""Restarts of a drain after an error of no known class: their number, their pauses, and what is logged.
+
+Known errors (bridge/errors.py) are retried by bridge.py with the same drain. After any other error the state
+in memory may be half changed, so the drain is dropped as by a kill, and the next one begins from the
+checkpoint. Owns no thread and no drain.
+
+Pauses grow with each failure, and are reset by a drain that ran for a minute. An error is logged with its
+traceback once; the same error again only at level DEBUG.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from bridge.backoff import Backoff
+from bridge.errors import BridgeError
+
+__all__ = ["Restarts", "remedy_of", "words_of"]
+
+log = logging.getLogger(__name__)
+
+STEADY_S = 60.0  # a drain that ran for so long has recovered from the last error
+
+
+class Restarts:
+    """Restarts of the drain of the bridge `name`."""
+
+    def __init__(self, name: str, backoff: Backoff) -> None:
+        self.count = 0
+        self._name = name
+        self._backoff = backoff
+        self._logged = ""
+        self._began_s = time.monotonic()
+
+    @property
+    def failures(self) -> int:
+        """Number of failures in a row."""
+        return self._backoff.failures
+
+    def begin(self) -> None:
+        """Record that a drain begins."""
+        self._began_s = time.monotonic()
+
+    def failed(self, error: BaseException) -> float:
+        """Record that a drain failed. Returns the seconds until the next one."""
+        if time.monotonic() - self._began_s >= STEADY_S:
+            self._backoff.reset()
+            self._logged = ""
+        self.count += 1
+        wait_s = self._backoff.next_s()
+        text, repeated = words_of(error), words_of(error) == self._logged
+        self._logged = text
+        log.log(
+            logging.DEBUG if repeated else logging.ERROR,
+            "bridge failed name=%s reason=%s restart_in_s=%.1f restarts=%d; %s",
+            self._name,
+            text,
+            wait_s,
+            self.count,
+            remedy_of(error, self._name),
+            exc_info=None if repeated or isinstance(error, BridgeError) else error,
+        )
+        return wait_s
+
+
+def words_of(error: BaseException) -> str:
+    """The error for people: its sentence, or its class and arguments if it has none."""
+    return str(error) if isinstance(error, BridgeError) else repr(error)
+
+
+def remedy_of(error: BaseException, name: str) -> str:
+    """The remedy for an error of the bridge `name`."""
+    if isinstance(error, BridgeError):
+        return error.hint
+    return (
+        "a mistake in the program: the bridge starts again from its checkpoint; report the traceback in the "
+        f"log; `brim bridge skip {name}` passes over the records that wait"
+    )
