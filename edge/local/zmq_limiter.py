@@ -42,6 +42,7 @@ class PeerLimits:
     parts_max: int
     message_max_bytes: int
     unread_max_ms: int = 0
+    undrained_max_bytes: int = UNDRAINED_MAX_BYTES  # finished messages that the server has not received
     connections_max: int = 1_024 // OF_CONNECTION  # of all peers
 
 
@@ -64,7 +65,7 @@ class ZmqLimiter:
         limits.connections_max = self._connections_max
         limits.parts_max, limits.message_max_bytes = self._limits.parts_max, self._limits.message_max_bytes
         limits.unfinished_max_bytes = max(UNFINISHED_MAX_BYTES, 2 * self._limits.message_max_bytes)
-        limits.undrained_max_bytes = UNDRAINED_MAX_BYTES
+        limits.undrained_max_bytes = self._limits.undrained_max_bytes
         limits.unfinished_max_ms = UNFINISHED_MAX_MS
         limits.unread_max_ms = self._limits.unread_max_ms
         name = self.inner.encode()

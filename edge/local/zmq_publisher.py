@@ -3,14 +3,19 @@
 Owns an XPUB socket, one thread, and a cursor over each ring. Never delays a writer: an overrun cursor counts
 its lost records, ZeroMQ skips a slow subscriber, and both show as gaps in the offsets that a subscriber gets.
 
-XPUB reports the subscribed prefixes. Only records of those topics are copied. Without subscribers the thread
-sleeps and does not read the rings.
+XPUB reports the subscribed prefixes (zmq_prefixes.py). Only records of those topics are copied. Without
+subscribers the thread sleeps and does not read the rings.
+
+Between two batches of records a limited number of subscriptions is received, so that a peer that never ends
+to subscribe delays the records of others by some milliseconds. An unexpected error is logged, and the thread
+continues.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import Literal
@@ -22,8 +27,10 @@ from edge.local.ring_poll import RingPoll
 from edge.local.zmq_frames import VERSION, Header, PreviousOffsets, encode_header
 from edge.local.zmq_limiter import PeerLimits
 from edge.local.zmq_listener import ZmqListener
+from edge.local.zmq_prefixes import NO_PEER, Prefixes
 from edge.local.zmq_server_socket import ZmqServer
 from edge.local.zmq_stats import ZmqStats
+from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from ringbuf import FLAG_QOS, FLAG_RETAIN, KeyFilter, Reader, Record, Ring, WakeupThread
 from ringbuf.errors import Corrupt, Overrun
@@ -31,8 +38,10 @@ from ringbuf.errors import Corrupt, Overrun
 log = logging.getLogger(__name__)
 
 BATCH_RECORDS = 256  # of one ring before the others are read, and new subscriptions are received
-PREFIXES_MAX = 10_000  # with more prefixes everything is sent: a subscriber must not use unbounded memory
+SUBSCRIPTIONS_A_TURN = 500
 SUBSCRIPTION_MAX_BYTES = 65_536
+UNDRAINED_MAX_BYTES = 256 << 10  # of subscriptions that wait in libzmq, which needs some 100 bytes for each
+FAILED_S = 1.0  # pause after an unexpected error
 _MORE = int(zmq.SNDMORE)  # a plain int: combining enum members costs as much as sending
 _FIRST = int(zmq.SNDMORE | zmq.NOBLOCK)
 POLL_MS = 1_000  # bounds the delay of a lost wake-up
@@ -59,14 +68,16 @@ class ZmqPublisher:
         client_keys_dir: Path | None = None,
     ) -> None:
         self.stats = ZmqStats()
-        limits = PeerLimits(1, SUBSCRIPTION_MAX_BYTES + 64)
+        limits = PeerLimits(1, SUBSCRIPTION_MAX_BYTES + 64, undrained_max_bytes=UNDRAINED_MAX_BYTES)
         self._server = ZmqServer(zmq.XPUB, listener, limits, secret_key_file, client_keys_dir)
         self._socket = self._server.socket
         self._socket.set(zmq.SNDHWM, send_high_water)
         self._socket.set(zmq.MAXMSGSIZE, SUBSCRIPTION_MAX_BYTES + 1)
         self._socket.set(zmq.XPUB_NODROP, 1)  # so that ZeroMQ reports a full queue; see _send()
+        self._socket.set(zmq.XPUB_VERBOSER, 1)
         self._added: deque[_RingFeed] = deque()
-        self._prefixes: set[bytes] = set()
+        self._prefixes = Prefixes()
+        self._may_log = LogThrottle()
         self._previous = PreviousOffsets()
         self._wakeup = WakeupThread()  # that of the process has enough other work
         self._poll: RingPoll[_RingFeed] = RingPoll(self._wakeup)
@@ -130,15 +141,26 @@ class ZmqPublisher:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._poll.fileno(), zmq.POLLIN)
         while not self._stopping:
-            self._take_sources()  # before subscriptions: the first subscription moves all readers to the end
-            self._take_subscriptions()
-            self._server.look()
-            if self._prefixes and sum([self._send_batch(source) for source in self._poll.readable()]):
-                continue
-            if self._prefixes:
-                self._poll.watch()
-            poller.poll(POLL_MS)
-            self._poll.acknowledge()
+            try:
+                if self._turn():
+                    continue
+                if self._prefixes:
+                    self._poll.watch()
+                poller.poll(POLL_MS)
+                self._poll.acknowledge()
+            except Exception:
+                if self._may_log():
+                    log.exception("ZeroMQ publisher failed in one turn; it continues, report this")
+                time.sleep(FAILED_S)
+
+    def _turn(self) -> bool:
+        """Receive subscriptions, and send a batch of each ring. True if there may be more to do now."""
+        self._take_sources()  # before subscriptions: the first subscription moves all readers to the end
+        more = self._take_subscriptions()
+        self._server.look()
+        if not self._prefixes:
+            return more
+        return bool(sum([self._send_batch(source) for source in self._poll.readable()])) or more
 
     def _take_sources(self) -> None:
         while self._added:
@@ -146,22 +168,20 @@ class ZmqPublisher:
             source.reader.match = self._filter()
             self._poll.add(source.reader, source)
 
-    def _take_subscriptions(self) -> None:
-        changed, nobody_before = False, not self._prefixes
-        while True:
+    def _take_subscriptions(self) -> bool:
+        """Receive subscriptions. True if there may be more."""
+        changed, none_before, more = False, not self._prefixes, True
+        for _ in range(SUBSCRIPTIONS_A_TURN):
             try:
-                message = self._socket.recv(zmq.NOBLOCK)
+                frame = self._socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 self._server.drained()
+                more = False
                 break
-            if message[:1] == b"\1" and len(self._prefixes) <= PREFIXES_MAX:
-                self._prefixes.add(message[1:])
-                changed = True
-            elif message[:1] == b"\0":
-                self._prefixes.discard(message[1:])
-                changed = True
+            changed |= self._prefixes.take(frame.bytes, _peer_of(frame))
         if changed:
-            self._change_prefixes(begin=nobody_before and bool(self._prefixes))
+            self._change_prefixes(begin=none_before and bool(self._prefixes))
+        return more
 
     def _change_prefixes(self, *, begin: bool) -> None:
         self.stats.prefixes = len(self._prefixes)
@@ -174,10 +194,8 @@ class ZmqPublisher:
 
     def _filter(self) -> KeyFilter | None:
         """Filter that checks each topic once; None if all pass."""
-        if b"" in self._prefixes or len(self._prefixes) > PREFIXES_MAX:
-            return None
-        prefixes = tuple(self._prefixes)
-        return KeyFilter(lambda key: key.startswith(prefixes))
+        starts = self._prefixes.starts()
+        return None if starts is None else KeyFilter(lambda key: key.startswith(starts))
 
     def _send_batch(self, source: _RingFeed) -> int:
         """Send the waiting records of one ring, up to BATCH_RECORDS. Returns their number."""
@@ -199,8 +217,8 @@ class ZmqPublisher:
         return len(batch)
 
     def _send_record(self, source: _RingFeed, record: Record) -> None:
-        topic = record.key  # before bytes(), which checks that the record was still complete
         try:
+            topic = record.key  # before bytes(), which checks that the record was still complete
             payload = record.bytes()
         except Overrun:  # the next read reports the number
             self._previous.forget(source.name)
@@ -231,3 +249,11 @@ class ZmqPublisher:
         send(payload, 0)
         if self.stats.full_queues != full:
             self._socket.set(zmq.XPUB_NODROP, 1)
+
+
+def _peer_of(frame: zmq.Frame) -> int:
+    """Descriptor of the connection that a message of XPUB came from; NO_PEER: the connection has ended."""
+    try:
+        return int(frame.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        return NO_PEER

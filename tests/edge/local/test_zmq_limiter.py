@@ -200,10 +200,9 @@ def test_a_peer_that_reads_nothing_is_disconnected(tmp_path):
         assert made.counts()["unread"] == 1
 
 
-def test_peers_wait_while_their_messages_are_not_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(zmq_limiter, "UNDRAINED_MAX_BYTES", 1 << 20)
+def test_peers_wait_while_their_messages_are_not_taken(tmp_path):
     data = GREETING + frame(bytes(400_000)) * 20
-    with linked(tmp_path, PeerLimits(4, 1 << 20)) as (made, peer, behind):
+    with linked(tmp_path, PeerLimits(4, 1 << 20, undrained_max_bytes=1 << 20)) as (made, peer, behind):
         peer.setblocking(False)
         behind.setblocking(False)
         rest, got, most = data, 0, 0

@@ -18,7 +18,8 @@ from edge.config.schema import Zmq
 from edge.errors import EdgeError
 from edge.local.zmq_frames import Header, decode
 from edge.local.zmq_listener import ZmqListener
-from edge.local.zmq_publisher import PREFIXES_MAX, ZmqPublisher
+from edge.local.zmq_prefixes import PREFIXES_MAX
+from edge.local.zmq_publisher import ZmqPublisher
 from edge.local.zmq_subscription_asyncio import ZmqSubscription
 from ringbuf import Ring
 from tests.support.children import ModuleChild
