@@ -7,6 +7,9 @@ peer that never ends a message takes all memory. So peers connect to the limiter
 Owns the thread, and a name for libzmq's own socket: `inner`, in the abstract namespace, which libzmq opens to
 this process only (ZMQ_IPC_FILTER_PID).
 
+libzmq keeps subscriptions without a limit, too. `received_max_bytes` bounds them: beyond it the peer that has
+sent most is disconnected. When it connects again, it subscribes only to the prefixes that it holds then.
+
 Only for peers without CURVE, which encrypts the ends of messages; peers with a key are not limited.
 """
 
@@ -29,7 +32,7 @@ OF_CONNECTION = 3  # descriptors: the peer's, and both ends of the connection to
 UNFINISHED_MAX_BYTES = 64 << 20
 UNDRAINED_MAX_BYTES = 64 << 20
 UNFINISHED_MAX_MS = 30_000
-COUNTED = ("open", "accepted", "refused", "malformed", "too_long", "unfinished", "unread")
+COUNTED = ("open", "accepted", "refused", "malformed", "too_long", "unfinished", "unread", "hoarding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class PeerLimits:
     parts_max: int
     message_max_bytes: int
     unread_max_ms: int = 0
+    received_max_bytes: int = 0  # of all peers, since each connected; 0: no limit
     undrained_max_bytes: int = UNDRAINED_MAX_BYTES  # finished messages that the server has not received
     connections_max: int = 1_024 // OF_CONNECTION  # of all peers
 
@@ -66,6 +70,7 @@ class ZmqLimiter:
         limits.parts_max, limits.message_max_bytes = self._limits.parts_max, self._limits.message_max_bytes
         limits.unfinished_max_bytes = max(UNFINISHED_MAX_BYTES, 2 * self._limits.message_max_bytes)
         limits.undrained_max_bytes = self._limits.undrained_max_bytes
+        limits.received_max_bytes = self._limits.received_max_bytes
         limits.unfinished_max_ms = UNFINISHED_MAX_MS
         limits.unread_max_ms = self._limits.unread_max_ms
         name = self.inner.encode()

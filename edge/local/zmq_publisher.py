@@ -41,6 +41,7 @@ BATCH_RECORDS = 256  # of one ring before the others are read, and new subscript
 SUBSCRIPTIONS_A_TURN = 500
 SUBSCRIPTION_MAX_BYTES = 65_536
 UNDRAINED_MAX_BYTES = 256 << 10  # of subscriptions that wait in libzmq, which needs some 100 bytes for each
+SUBSCRIBED_MAX_BYTES = 4 << 20  # of all peers; libzmq needs some 45 times that
 FAILED_S = 1.0  # pause after an unexpected error
 _MORE = int(zmq.SNDMORE)  # a plain int: combining enum members costs as much as sending
 _FIRST = int(zmq.SNDMORE | zmq.NOBLOCK)
@@ -68,7 +69,12 @@ class ZmqPublisher:
         client_keys_dir: Path | None = None,
     ) -> None:
         self.stats = ZmqStats()
-        limits = PeerLimits(1, SUBSCRIPTION_MAX_BYTES + 64, undrained_max_bytes=UNDRAINED_MAX_BYTES)
+        limits = PeerLimits(
+            1,
+            SUBSCRIPTION_MAX_BYTES + 64,
+            received_max_bytes=SUBSCRIBED_MAX_BYTES,
+            undrained_max_bytes=UNDRAINED_MAX_BYTES,
+        )
         self._server = ZmqServer(zmq.XPUB, listener, limits, secret_key_file, client_keys_dir)
         self._socket = self._server.socket
         self._socket.set(zmq.SNDHWM, send_high_water)

@@ -8,7 +8,8 @@
  * side is not read.  Peer and libzmq therefore wait for each other as on one connection.
  *
  * The limits are those of zl_limits.  If the total of unfinished messages is too large, the link with the
- * oldest one is closed: an honest message ends soon.
+ * oldest one is closed: an honest message ends soon.  If the total of received bytes is too large, the link
+ * with most of them is closed: libzmq keeps subscriptions in some 45 bytes of memory for each byte.
  */
 #include "zmq_limiter/limiter.h"
 #include "base/clock.h"
@@ -44,6 +45,7 @@ typedef struct zl_link {
     uint32_t at[SIDES], end[SIDES];
     bool ended[SIDES]; /* that side sends no more bytes */
     zl_frames frames;  /* of the peer */
+    uint64_t received; /* bytes of the peer */
     uint64_t began_ms; /* begin of the unfinished message */
     uint64_t stuck_ms; /* begin of the time without reads by the peer */
     uint32_t next_free;
@@ -51,7 +53,7 @@ typedef struct zl_link {
 
 typedef struct counts {
     _Atomic uint32_t open;
-    _Atomic uint64_t accepted, refused, malformed, too_long, unfinished, unread;
+    _Atomic uint64_t accepted, refused, malformed, too_long, unfinished, unread, hoarding;
 } counts;
 
 struct zl_limiter {
@@ -64,6 +66,7 @@ struct zl_limiter {
     uint32_t used, first_free; /* number of links ever used; list of free links */
     uint64_t unfinished;       /* bytes of all unfinished messages */
     uint64_t undrained;        /* bytes of finished messages since zl_drained() */
+    uint64_t received;         /* bytes of all open links */
     uint32_t drained_seen;
     uint64_t checked_ms;
     counts counts;
@@ -93,6 +96,7 @@ static void set_interest(zl_limiter *limiter, zl_link *link, int side, uint32_t 
 static void link_end(zl_limiter *limiter, zl_link *link)
 {
     limiter->unfinished -= link->frames.message;
+    limiter->received -= link->received;
     for (int side = 0; side < SIDES; side++) {
         if (link->fds[side] >= 0)
             close(link->fds[side]);
@@ -177,6 +181,18 @@ static void end_oldest(zl_limiter *limiter)
         link_refuse(limiter, oldest, &limiter->counts.unfinished);
 }
 
+static void end_largest(zl_limiter *limiter)
+{
+    zl_link *largest = NULL;
+    for (uint32_t i = 0; i < limiter->used; i++) {
+        zl_link *link = &limiter->links[i];
+        if (link->fds[PEER] >= 0 && (!largest || link->received > largest->received))
+            largest = link;
+    }
+    if (largest)
+        link_refuse(limiter, largest, &limiter->counts.hoarding);
+}
+
 /* Count the bytes received from a peer.  False: a limit is exceeded, and the link is closed. */
 static bool check_message(zl_limiter *limiter, zl_link *link, size_t length, uint64_t now)
 {
@@ -190,10 +206,14 @@ static bool check_message(zl_limiter *limiter, zl_link *link, size_t length, uin
     }
     if (link->frames.whole || !before)
         link->began_ms = now;
+    link->received += length;
+    limiter->received += length;
     limiter->undrained += link->frames.whole;
     link->frames.whole = 0;
     while (limiter->unfinished > limiter->limits.unfinished_max_bytes && link->fds[PEER] >= 0)
         end_oldest(limiter);
+    while (limiter->limits.received_max_bytes && limiter->received > limiter->limits.received_max_bytes)
+        end_largest(limiter);
     return link->fds[PEER] >= 0;
 }
 
@@ -415,6 +435,7 @@ void zl_read_counts(const zl_limiter *limiter, zl_counts *out)
         .too_long = atomic_load_explicit(&counts_now->too_long, memory_order_relaxed),
         .unfinished = atomic_load_explicit(&counts_now->unfinished, memory_order_relaxed),
         .unread = atomic_load_explicit(&counts_now->unread, memory_order_relaxed),
+        .hoarding = atomic_load_explicit(&counts_now->hoarding, memory_order_relaxed),
     };
 }
 

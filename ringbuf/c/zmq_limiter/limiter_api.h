@@ -17,6 +17,7 @@ typedef struct zl_limits {
     uint64_t message_max_bytes;    /* of all its parts; a command counts as a message */
     uint64_t unfinished_max_bytes; /* of messages without an end, of all peers */
     uint64_t undrained_max_bytes;  /* of finished messages since zl_drained(): beyond, peers wait */
+    uint64_t received_max_bytes;   /* of all open connections since each began; 0: no limit */
     uint32_t unfinished_max_ms;    /* from the first byte of a message to its last */
     uint32_t unread_max_ms;        /* longest time without reading by the peer; 0: no limit */
 } zl_limits;
@@ -29,6 +30,7 @@ typedef struct zl_counts {
     uint64_t too_long;   /* parts_max or message_max_bytes */
     uint64_t unfinished; /* unfinished_max_bytes or unfinished_max_ms */
     uint64_t unread;     /* unread_max_ms */
+    uint64_t hoarding;   /* received_max_bytes */
 } zl_counts;
 
 typedef struct zl_limiter zl_limiter;

@@ -108,8 +108,27 @@ async def test_a_peer_that_never_ends_to_subscribe_does_not_stop_the_records_of_
                         assert (await anext(sub))[2] == b"%d" % number
             finally:
                 stop.set()
-                attacker.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # disconnected for what it has sent
+                    attacker.shutdown(socket.SHUT_RDWR)
                 thread.join()
+
+
+async def test_a_peer_with_long_subscriptions_without_end_is_disconnected_and_counted(config: Config) -> None:
+    async with LocalBroker(config) as broker, subscribe_zmq("a/1", runtime_dir=config.runtime_dir) as sub:
+        await until(lambda: broker.zmq.stats.prefixes == 1)
+        with closing(peer(config)) as attacker:
+
+            def hoard() -> None:
+                for number in itertools.count():
+                    attacker.sendall(subscribe(b"%060000d" % number))
+
+            with pytest.raises(OSError, match=r"Broken pipe|reset"):
+                await asyncio.to_thread(hoard)
+        await until(lambda: broker.zmq.stats.prefixes == 1)
+        assert broker.zmq.peers()["hoarding"] == 1
+        broker.publish("a/1", "1")
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await anext(sub))[2] == b"1"
 
 
 async def test_an_unexpected_error_ends_no_feed(

@@ -200,6 +200,25 @@ def test_a_peer_that_reads_nothing_is_disconnected(tmp_path):
         assert made.counts()["unread"] == 1
 
 
+def test_the_peer_that_has_sent_most_is_disconnected_when_all_have_sent_too_much(tmp_path):
+    limits = PeerLimits(4, 1 << 20, received_max_bytes=1000)
+    with limiter(tmp_path, limits) as (made, path, inner):
+        messages = [GREETING + frame(bytes(size)) for size in (98, 700)]
+        peers = [dial(path, message) for message in messages]  # 164 and 773 bytes
+        behind = [inner.accept()[0] for _ in peers]
+        for end, message in zip(behind, messages, strict=True):
+            assert received(end, len(message)) == message
+        peers[0].sendall(frame(bytes(98)))
+        assert is_closed(peers[1])
+        assert made.counts()["hoarding"] == 1
+        for _ in range(6):  # what the other one had sent counts no longer
+            peers[0].sendall(frame(bytes(98)))
+        assert len(received(behind[0], 700)) == 700
+        assert made.counts()["open"] == 1
+        for client in (*peers, *behind):
+            client.close()
+
+
 def test_peers_wait_while_their_messages_are_not_taken(tmp_path):
     data = GREETING + frame(bytes(400_000)) * 20
     with linked(tmp_path, PeerLimits(4, 1 << 20, undrained_max_bytes=1 << 20)) as (made, peer, behind):
