@@ -1,11 +1,14 @@
-"""Imports of `brim run` without modules that a library imports in case they are needed.
+"""Imports of commands without modules that a library imports in case they are needed.
 
     msgspec   without typing_extensions, which imports inspect: 1 MB, and 10 ms of the start. Other packages
               install it; Python 3.11 has the same names.
     asyncio   without inspect, ast and dis, 1 MB: for the text of a callback that has failed. Without ssl,
               libssl and libcrypto, 4 MB: for TLS of asyncio. TLS of MQTT clients does not use it.
+    pyarrow   for `brim sql`, without pandas, which the first scalar imports to recognise values of pandas:
+              40 MB, and half of the time of all imports.
 
-The library imports an absent module when it uses it. Other modules find the real ones at any time.
+msgspec and asyncio import an absent module when they use it. Other modules find the real ones at any time,
+except pandas after forgo_pandas().
 """
 
 from __future__ import annotations
@@ -42,6 +45,20 @@ def import_asyncio(*, with_tls: bool) -> None:
     absent: dict[str, ModuleType | None] = {"inspect": _AtFirstUse("inspect")}
     with _replaced(absent if with_tls else {**absent, "ssl": None}):
         importlib.import_module("asyncio")
+
+
+def forgo_pandas() -> None:
+    """Let the libraries of this process not find pandas, as if it were not installed."""
+    sys.meta_path.insert(0, _WithoutPandas())
+
+
+class _WithoutPandas:
+    """Finder in place of None in sys.modules, which compiled modules take for a module."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name=name)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 from edge.cli.argument_types import at_least_one, percent, positive_seconds
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import count_in_words
+from edge.cli.light_imports import forgo_pandas
 from edge.cli.log_options import accept_negative_places, add_log_arguments, log_directory
 from edge.cli.mqtt_options import UsageError
 from edge.cli.progress import waiting
@@ -183,6 +184,7 @@ def _yield_to_broker() -> None:
 
 
 def _records(arguments: argparse.Namespace) -> RecordRelation:
+    forgo_pandas()
     from edge.sql.records import RecordRelation
 
     return RecordRelation(
