@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from edge.sql.plan import Ends, Narrowing, Plan, plan
 from edge.sql.result import QueryResult, failed
 from edge.sql.scan import RecordSource
 from edge.sql.spill_directory import spill_directory
-from edge.sql.view import SOURCE_COLUMNS, functions, select
+from edge.sql.view import SOURCE_COLUMNS, functions, projection
 from persistence.archive import ArchiveFile
 
 SETTINGS = {
@@ -127,9 +128,8 @@ class RecordRelation:
         with ExitStack() as stack:
             spilled = stack.enter_context(spill_directory())
             connection = stack.enter_context(_connected(self.threads, self.memory, spilled))
-            connection.register("brim_logged", source)
             files = [stack.enter_context(_descriptor(archive)) for archive in planned.archives]
-            self._create_view(connection, planned, files)
+            self._create_view(connection, planned, source, files)
             if not self.files:
                 for setting in (f"SET allowed_paths = {files!r}", *CLOSED):
                     connection.execute(setting)
@@ -149,24 +149,20 @@ class RecordRelation:
                 return None
             raise
 
-    def _create_view(self, connection: Any, planned: Plan, files: list[str]) -> None:
+    def _create_view(self, connection: Any, planned: Plan, source: RecordSource, files: list[str]) -> None:
+        """Create the view `records`. The relations that it unites have no names, so no query reads them."""
         if self.payloads is not None:
             for function in functions(self.payloads):
                 connection.create_function(
                     function.name, function.decode, ["VARCHAR", "BLOB"], function.type,
                     type="arrow", null_handling="special",
                 )  # fmt: skip
-        connection.execute(f"CREATE TEMP VIEW records AS {self._select(planned, files)}")
-
-    def _select(self, planned: Plan, files: list[str]) -> str:
-        sources = ["brim_logged"] if planned.parts or not files else []
+        parts = [connection.from_arrow(source)] if planned.parts or not files else []
         if files:
-            sources.append(f"read_parquet({files!r})")
-        where = self.narrowing.condition(planned.rings)
-        parts = (f"SELECT {SOURCE_COLUMNS} FROM {source}" for source in sources)  # noqa: S608
-        united = " UNION ALL ".join(parts)
-        narrowed = f"SELECT * FROM ({united}) WHERE {where}"  # noqa: S608 - texts are quoted
-        return select(narrowed, self.payloads)
+            parts.append(connection.read_parquet(files))
+        united = reduce(lambda one, other: one.union(other), [part.project(SOURCE_COLUMNS) for part in parts])
+        rows = united.filter(self.narrowing.condition(planned.rings)).project(projection(self.payloads))
+        rows.create_view("records")
 
 
 def sql(

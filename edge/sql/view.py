@@ -83,8 +83,8 @@ class PayloadFunction(NamedTuple):
     decode: Callable[[pa.ChunkedArray, pa.ChunkedArray], pa.Array]
 
 
-def select(source: str, payloads: Payloads | None) -> str:
-    """The SELECT of the relation from `source`, a relation with SOURCE_COLUMNS."""
+def projection(payloads: Payloads | None) -> str:
+    """The columns of the relation, as expressions on SOURCE_COLUMNS."""
     columns = dict(COLUMNS)
     for name, expression in _payload_columns(payloads) if payloads is not None else ():
         if name.lower() in COLUMNS:
@@ -93,12 +93,11 @@ def select(source: str, payloads: Payloads | None) -> str:
                 hint="give the field another name",
             )
         columns[name] = expression
-    listed = ", ".join(f'{expression} AS "{name}"' for name, expression in columns.items())
-    return f"SELECT {listed} FROM ({source})"  # noqa: S608 - names are checked, texts quoted
+    return ", ".join(f'{expression} AS "{name}"' for name, expression in columns.items())
 
 
 def functions(payloads: Payloads) -> Iterator[PayloadFunction]:
-    """The functions that the SELECT calls."""
+    """The functions that the expressions call."""
     kinds = {name: SQL_TYPES[kind] for name, kind in payloads.columns.items()}
     for name, kind in {**kinds, UNDECODED: "VARCHAR", RAW: "BLOB"}.items():
         yield PayloadFunction(_function(name), kind, _decoder(payloads, name))

@@ -59,6 +59,7 @@ def place(tmp_path: Path) -> dict[str, Any]:
         "SET log_query_path = '{file}.out'",
         "CALL enable_logging(storage = 'file', storage_path = '{file}.out')",
         "CREATE PERSISTENT SECRET s (TYPE s3)",
+        "SELECT * FROM brim_logged",
         "SELECT * FROM source",
         "SELECT * FROM view",
     ],
@@ -72,6 +73,10 @@ def test_a_query_uses_neither_files_nor_settings_nor_variables(place, tmp_path, 
     with pytest.raises(QueryError, match=r"disabled|locked|Table with name"):
         list(brim.sql(text, **place))
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_records_is_the_only_relation(place):
+    assert list(brim.sql("SHOW TABLES", **place)) == [("records",)]
 
 
 def test_a_printed_result_shows_its_columns_and_keeps_its_rows(place):
