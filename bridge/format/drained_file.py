@@ -68,7 +68,8 @@ import struct
 import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from operator import le
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -144,7 +145,8 @@ class FileHeader:
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 EarlierRanges: TypeAlias = tuple[tuple[int, int, int], ...]  # (epoch, first, last)
 
-MergedEntry: TypeAlias = tuple[int, int, int, int, int, int]  # as in the footer
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+MergedEntry: TypeAlias = tuple[_Number, _Number, _Number, _Number, _Number, _Number]  # as in the footer
 
 _MAY_MISS: dict[str, Any] = {"earlier_lost": (), "earlier_skipped": (), "installation": "", "merged": ()}
 
@@ -202,7 +204,9 @@ class FileFooter:
     def of(cls, values: Any) -> FileFooter:
         """The footer with these values. Raises as unpack()."""
         try:
-            fields = {**_MAY_MISS, **as_tuples(values)}
+            values = dict(values)
+            merged = msgspec.convert(values.pop("merged", ()), tuple[MergedEntry, ...])  # may be thousands
+            fields = {**_MAY_MISS, **as_tuples(values), "merged": merged}
             footer = cls(
                 **{field.name: _checked(field.name, fields[field.name]) for field in dataclasses.fields(cls)}
             )
@@ -247,7 +251,7 @@ def _checked(key: str, value: Any) -> Any:
     elif key in {"lost", "skipped"}:
         good = isinstance(value, tuple) and all(_is_pair(pair) and pair[0] <= pair[1] for pair in value)
     elif key == "merged":
-        good = isinstance(value, tuple) and all(map(_is_entry, value))
+        good = True  # checked by msgspec
     elif key in _MAY_MISS:
         good = isinstance(value, tuple) and all(map(_is_earlier, value))
     else:
@@ -266,18 +270,14 @@ def _is_earlier(value: object) -> bool:
     return is_triple and value[1] <= value[2]  # type: ignore[index]
 
 
-def _is_entry(value: object) -> bool:
-    return isinstance(value, tuple) and len(value) == 6 and all(map(_is_number, value))
-
-
 def _is_dense(footer: FileFooter) -> bool:
     """True if the merged files have all offsets of the footer, in order, and its drain_seq is the highest."""
-    position = footer.first_offset
-    for _, first, last, *_ in footer.merged:
-        if first != position or last < first:
-            return False
-        position = last + 1
-    return position == footer.last_offset + 1 and footer.drain_seq == max(entry[0] for entry in footer.merged)
+    drain_seqs, firsts, lasts = zip(*(entry[:3] for entry in footer.merged), strict=True)
+    return (
+        firsts == (footer.first_offset, *(last + 1 for last in lasts[:-1]))
+        and all(map(le, firsts, lasts))
+        and (lasts[-1], max(drain_seqs)) == (footer.last_offset, footer.drain_seq)
+    )
 
 
 def _is_pair(value: object) -> bool:

@@ -81,11 +81,14 @@ def part_of(footer: FileFooter, name: FileName) -> FileFooter:
     )
 
 
-def replaced_names(name: FileName, footer: FileFooter) -> Iterator[FileName]:
-    """Names of the files that the merged file `name` replaces. Raises DrainedFileError: the footer is that of
-    another file.
-    """
+def check_merged(name: FileName, footer: FileFooter) -> None:
+    """Raise DrainedFileError if the footer is not that of the merged file `name`."""
     check_name(replace(footer.name(name.day), compressed=name.compressed), name)
+
+
+def replaced_names(name: FileName, footer: FileFooter) -> Iterator[FileName]:
+    """Names of the files that the merged file `name` replaces. Raises as check_merged()."""
+    check_merged(name, footer)
     for drain_seq, first, last, *_ in footer.merged:
         yield FileName(
             name.edge,

@@ -17,6 +17,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+import msgspec
+
 from bridge.errors import DrainedFileError
 from bridge.format.drained_file import FileFooter
 
@@ -38,7 +40,7 @@ def footer_of(metadata: Mapping[bytes, bytes] | None) -> FileFooter:
     if not value.startswith(b"{"):  # A map in msgpack begins with a byte above 0x7f.
         return FileFooter.unpack(value)
     try:
-        values = json.loads(value)
+        values = msgspec.json.decode(value)
     except (ValueError, RecursionError) as error:
         raise DrainedFileError(f"has invalid metadata ({len(value)} bytes): {error}") from error
     version = values.pop("version", None)

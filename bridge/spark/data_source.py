@@ -304,10 +304,10 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._rows.options, self._unread.edges, self._unread.streams
         )
         try:
-            end = reached(self._rows.options, begin, files, limit, stream=True)
+            end = reached(self._rows.options, begin, files, limit)
         except FilesMissing:  # unless the file is in a directory that was not listed again
             self._unread.refresh(whole=True)
-            end = reached(self._rows.options, begin, self._unread.files(), limit, stream=True)
+            end = reached(self._rows.options, begin, self._unread.files(), limit)
         if self._target is not None:
             target = self._target
             latest = {edge: max(target.get(edge, 0), begin.get(edge, 0)) for edge in target | begin}
@@ -321,7 +321,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Limit this query to the files that are present now."""
-        self._files({}, fresh=True)
+        self._refresh({}, fresh=True)
         self._target = self._latest()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -347,13 +347,19 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _latest(self) -> Progress:
         """The latest offset, without limits and without a check for missing numbers."""
-        self._files({})
+        self._refresh({})
         return self._unread.latest()
 
     def _files(self, start: Progress, *, fresh: bool = False) -> list[StoredFile]:
-        """The files behind the committed offset, listed once per batch: Spark requests them three times.
+        """The files behind the committed offset."""
+        self._refresh(start, fresh=fresh)
+        return self._unread.files()
 
-        A start before the committed offset, which Spark never gives, lists the landing zone again.
+    def _refresh(self, start: Progress, *, fresh: bool = False) -> None:
+        """List the files once per batch: Spark requests them three times.
+
+        The first start is that of the checkpoint. A start before the committed offset, which Spark never
+        gives, lists the landing zone again.
         """
         read_to = self._unread.read_to
         if start and any(start.get(edge, 0) < number for edge, number in read_to.items()):
@@ -361,7 +367,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if fresh or time.monotonic() - self._refreshed_s > LISTING_S:
             self._unread.refresh()
             self._refreshed_s = time.monotonic()
-        return self._unread.files()
+        if not self._unread.read_to:
+            self._unread.mark_read(start)
 
 
 def _unread(rows: _Rows) -> UnreadFiles:

@@ -3,8 +3,9 @@
 A file may be present as a Parquet file (bridge/sinks/parquet.py). Its name is that of the drained file with
 another ending, and parquet_files.py reads it. If both forms are present, the drained file is used.
 
-A merged file (bridge/format/merged_file.py) is listed as the files that it replaces, each with its own name
-and footer, at the path of the merged file. While replaced files are still present, the merged file is used.
+A merged file (bridge/format/merged_file.py) is listed by files() as the files that it replaces, each with its
+own name and footer, at the path of the merged file. names() lists it as one file, and opens nothing. While
+replaced files are still present, the merged file is used (merged_files.py).
 
 A root is a local path, or a URL of a file system that pyarrow knows: file, s3, gs, abfs, hdfs. Credentials
 come from the source that the store's own tools use. Options such as a region or an endpoint are part of the
@@ -17,13 +18,15 @@ merged files.
 from __future__ import annotations
 
 import fnmatch
+import gc
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -43,7 +46,7 @@ from bridge.format.file_name import (
     is_staged,
 )
 from bridge.format.file_parser import ParsedFile
-from bridge.format.merged_file import part_of, replaced_names
+from bridge.format.merged_file import check_merged, part_of, replaced_names
 
 TIMED_DIRECTORIES = ("local", "hdfs")  # file systems that keep the time of the last change of a directory
 TAIL_BYTES = 4096  # read first for a footer; most footers have about 300 bytes
@@ -61,18 +64,43 @@ class MergedFile:
 
 @dataclass(frozen=True, slots=True, order=True)
 class StoredFile:
-    """One drained file. Sort order: by edge, then in the order of draining."""
+    """One drained file, or a whole merged file. Sort order: by edge, then in the order of draining."""
 
     name: FileName
     path: str  # in the file system, not a URL
     length: int  # a share of the merged file that replaces it, by records
     modified_s: float  # seconds since 1970; 0 if the store does not report it
-    merged: MergedFile | None = field(default=None, compare=False)  # it replaces this file
+    merged: MergedFile | None = field(default=None, compare=False)  # it is, or replaces, this file
 
 
 def better(one: StoredFile, other: StoredFile) -> StoredFile:
     """The one of two files with the same content that is read: a merged file stays, what it replaces goes."""
     return min(one, other, key=lambda file: (file.merged is None, is_staged(file.path), file))
+
+
+def unique(files: Iterable[StoredFile]) -> list[StoredFile]:
+    """The files, sorted; one that is present twice, under two days or in a merged file, once."""
+    by_name: dict[FileName, StoredFile] = {}
+    for file in files:
+        key = replace(file.name, day="")
+        by_name[key] = better(by_name[key], file) if key in by_name else file
+    return sorted(by_name.values())
+
+
+def parts_of(file: StoredFile) -> list[StoredFile]:
+    """The files that a whole merged file replaces; any other file itself."""
+    whole = file.merged
+    if whole is None or file.name != whole.name:
+        return [file]
+    # Their own times are gone. They were before the end of the day.
+    modified_s = min(file.modified_s, _day_end_s(whole.name.day))
+    files, done, bytes_before = [], 0, 0
+    for name in replaced_names(whole.name, whole.footer):
+        done += name.last_offset - name.first_offset + 1
+        bytes_to = whole.length * done // whole.footer.count
+        files.append(StoredFile(name, file.path, bytes_to - bytes_before, modified_s, whole))
+        bytes_before = bytes_to
+    return files
 
 
 class DayDirectory(NamedTuple):
@@ -104,30 +132,38 @@ class Landing:
                 hint="write a path in UTF-8, or a URL that pyarrow knows",
             ) from error
 
-    def files(
-        self, edges: Sequence[str] = (), *, read_to: Mapping[str, int] = MappingProxyType({})
-    ) -> list[StoredFile]:
+    def files(self, edges: Sequence[str] = ()) -> list[StoredFile]:
         """All files of the edges whose names match one of these patterns (none: all), sorted.
-
-        Merged files up to the drain_seq of their edge in `read_to` are left out, and not opened.
 
         A file that is present twice, under two days, is returned once. Raises SourceOptionError if the place
         does not exist, or is not the root of a bridge's files; OSError if it cannot be listed.
         """
+        return unique(part for file in self.with_footers(self.names(edges)) for part in parts_of(file))
+
+    def names(self, edges: Sequence[str] = ()) -> list[StoredFile]:
+        """As files(), with each merged file as one, without its footer. Opens no file."""
         opened = self._open()
         self._refuse_what_is_no_root(opened)
-        files: dict[FileName, StoredFile] = {}
         infos = list(self._entries(opened, edges))
-        for stored in self._stored_files(opened, infos, read_to):
-            key = replace(stored.name, day="")
-            files[key] = better(files[key], stored) if key in files else stored
+        files = unique(_stored_files(infos))
         # Otherwise a query over the wrong place would find nothing, and look correct.
         if not files and _are_of_others([info.path for info in infos]):
             raise SourceOptionError(
                 f"path {self.root!r} holds Parquet files, and none that a bridge has drained",
                 hint="a table: read it with spark.read.parquet",
             )
-        return sorted(files.values())
+        return files
+
+    def with_footers(self, files: Iterable[StoredFile]) -> list[StoredFile]:
+        """The files, merged ones with their footers. One whose footer cannot be read has none."""
+        files = list(files)
+        merged = [file for file in files if file.name.merged and file.merged is None]
+        if not merged:
+            return files
+        others = [file for file in files if not file.name.merged or file.merged is not None]
+        opened = self._open()
+        with _garbage_kept(), ThreadPoolExecutor(min(READERS, len(merged))) as pool:
+            return others + [file for file in pool.map(partial(self._whole, opened), merged) if file]
 
     def edges(self) -> list[str]:
         """Edges that have a directory here, sorted. Raises as files() does."""
@@ -167,7 +203,10 @@ class Landing:
     def files_of(
         self, day: DayDirectory, *, behind: int, known: Mapping[str, Sequence[StoredFile]]
     ) -> Iterator[StoredFile]:
-        """Files of a day whose drain_seq is above `behind`; those of `known`, by path, as they are there."""
+        """Files of a day whose drain_seq is above `behind`, merged ones as names() lists them.
+
+        Those of `known`, by path, are returned as they are there.
+        """
         opened = self._open()
         if isinstance(opened.filesystem, fs.LocalFileSystem):
             wanted = _local_paths(day.path, behind)
@@ -177,48 +216,18 @@ class Landing:
         else:
             listed = _listed(opened, day.path, recursive=True)
             infos = [info for info in listed if _number(info.base_name) > behind]
-        stored = self._stored_files(opened, [info for info in infos if info.type == fs.FileType.File])
-        yield from (file for file in stored if file.name.drain_seq > behind)
+        yield from _stored_files(info for info in infos if info.type == fs.FileType.File)
 
-    def _stored_files(
-        self, opened: _Opened, infos: Iterable[Any], read_to: Mapping[str, int] = MappingProxyType({})
-    ) -> Iterator[StoredFile]:
-        """The drained files among these entries; for a merged file those that it replaces."""
-        merged = []
-        for info in infos:
-            name = name_of(info.path)
-            if name is not None and name.merged:
-                if name.drain_seq > read_to.get(name.edge, 0):
-                    merged.append((name, info))
-            elif name is not None:
-                yield StoredFile(name, info.path, info.size, _modified_s(info))
-        if not merged:
-            return
-        with ThreadPoolExecutor(min(READERS, len(merged))) as pool:
-            for files in pool.map(lambda entry: self._replaced(opened, *entry), merged):
-                yield from files
-
-    def _replaced(self, opened: _Opened, name: FileName, info: Any) -> list[StoredFile]:
-        """The files that a merged file replaces; the merged file itself if its footer cannot be read."""
+    def _whole(self, opened: _Opened, file: StoredFile) -> StoredFile | None:
+        """A merged file with its footer; None: the files that it replaces are still there."""
         try:
-            footer = self._footer(opened, info.path, info.size)
-            names = list(replaced_names(name, footer))
+            footer = self._footer(opened, file.path, file.length)
+            check_merged(file.name, footer)
         except FileNotFoundError:  # a staged file is published under another name before it is removed
-            return []
+            return None
         except DrainedFileError:
-            if is_staged(info.path):  # the files that it replaces are still there
-                return []
-            return [StoredFile(name, info.path, info.size, _modified_s(info))]
-        whole = MergedFile(name, info.size, footer)
-        # Their own times are gone. They were before the end of the day.
-        modified_s = min(_modified_s(info), _day_end_s(name.day))
-        files, done, bytes_before = [], 0, 0
-        for replaced in names:
-            done += replaced.last_offset - replaced.first_offset + 1
-            bytes_to = info.size * done // footer.count
-            files.append(StoredFile(replaced, info.path, bytes_to - bytes_before, modified_s, whole))
-            bytes_before = bytes_to
-        return files
+            return None if is_staged(file.path) else file
+        return replace(file, merged=MergedFile(file.name, file.length, footer))
 
     def _entries(self, opened: _Opened, edges: Sequence[str]) -> Iterator[Any]:
         """Files in the directories of these edges, and files next to the directories."""
@@ -268,6 +277,25 @@ class Landing:
             if total_bytes > len(tail):
                 tail = file.read_at(min(total_bytes, length), max(length - total_bytes, 0))
         return drained_file.parse_footer(tail)
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Collect no garbage: while footers with thousands of entries are read, it takes most of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _stored_files(infos: Iterable[Any]) -> Iterator[StoredFile]:
+    """The drained files among these entries."""
+    for info in infos:
+        if (name := name_of(info.path)) is not None:
+            yield StoredFile(name, info.path, info.size, _modified_s(info))
 
 
 def _listed(opened: _Opened, path: str, *, recursive: bool = False) -> list[Any]:

@@ -18,6 +18,7 @@ from bridge.errors import SourceOptionError
 from bridge.format.file_name import is_parquet
 from bridge.rangeset import Ranges
 from bridge.spark.landing_zone import Landing, StoredFile, matches, name_of
+from bridge.spark.merged_files import cut, divided, table_end
 from bridge.spark.named_files import refuse_unknown
 from bridge.spark.options import SourceOptions
 from bridge.spark.task_planning import (
@@ -42,14 +43,17 @@ class TablePlan(NamedTuple):
 
 def table_plan(options: SourceOptions) -> TablePlan:
     """The plan for the present files. Raises SourceOptionError, FilesMissing."""
-    present = Landing(options.path).files(options.edges)
+    landing = Landing(options.path)
+    present = landing.with_footers(landing.names(options.edges))
     refuse_unknown(options, present)
     start = options.starting if isinstance(options.starting, dict) else {}
     if options.starting == "latest":
         raise SourceOptionError("startingOffsets is latest, which leaves nothing to a table")
-    end = reached(options, start, present)
+    present = cut(divided(present), start)
+    end = table_end(start, present, _young_from_s(options))
     end = {edge: min(number, options.ending.get(edge, number)) for edge, number in end.items()}
-    chosen = between(start, end, present, dense=options.fail_on_data_loss)
+    present = cut(present, end)
+    chosen = between(start, end, present, dense=False)  # table_end() has checked the drain_seqs
     tasks, parquet = tasks_for(options, chosen, present)
     return TablePlan(present, end, tasks, parquet)
 
@@ -89,16 +93,19 @@ def reached(
     options: SourceOptions,
     start: Progress,
     files: list[StoredFile],
-    limit: ReadLimit | None = None,
-    *,
-    stream: bool = False,
+    limit: ReadLimit,
 ) -> Progress:
-    """End of a batch from `start`; without a limit it reads all files."""
+    """End of a batch of a stream from `start`."""
     return advance(
         start,
         files,
         files_max=limit.max_files if isinstance(limit, ReadMaxFiles) else None,
         bytes_max=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
-        younger_than_s=time.time() - options.missing_grace_s if options.fail_on_data_loss else None,
-        stream=stream,
+        younger_than_s=_young_from_s(options),
+        stream=True,
     )
+
+
+def _young_from_s(options: SourceOptions) -> float | None:
+    """Time from which on a file is so young that one before it may be in flight; None: none is waited for."""
+    return time.time() - options.missing_grace_s if options.fail_on_data_loss else None

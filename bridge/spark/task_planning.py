@@ -83,7 +83,7 @@ def advance(
             if number <= position:
                 continue
             if number != position + 1 and younger_than_s is not None:
-                _check_age(edge, position + 1, number, stored[0], younger_than_s)
+                check_age(edge, position + 1, number, stored[0], younger_than_s)
                 break
             position = number
             queue.append((number, len(stored), sum(file.length for file in stored)))
@@ -117,7 +117,8 @@ def _is_young(stored: Sequence[StoredFile], younger_than_s: float | None) -> boo
     return younger_than_s is not None and stored[0].modified_s >= younger_than_s
 
 
-def _check_age(edge: str, first: int, behind: int, stored: StoredFile, younger_than_s: float) -> None:
+def check_age(edge: str, first: int, behind: int, stored: StoredFile, younger_than_s: float) -> None:
+    """Raise FilesMissing if the drain_seqs from `first` on, before `behind`, cannot be in flight any more."""
     if not _is_young([stored], younger_than_s):
         raise missing(edge, range(first, behind))
 

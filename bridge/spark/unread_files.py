@@ -1,7 +1,8 @@
 """Unread files of a landing zone: the files behind the committed offset of a stream.
 
 Owns the names of these files, and per partition and epoch the ranges of offsets in all files that the stream
-has read. Never opens a file. Memory is proportional to the unread files, not to the history.
+has read. Opens only unread merged files, for their footers: one up to the committed offset is passed over by
+its name. Memory is proportional to the unread files, not to the history.
 
 A refresh lists only the directories of days that may have a new file:
 
@@ -19,14 +20,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from typing import NamedTuple, TypeAlias
 
 from bridge.format.file_name import FileName, published
 from bridge.rangeset import Ranges
-from bridge.spark.landing_zone import DayDirectory, Landing, StoredFile, better
+from bridge.spark.landing_zone import DayDirectory, Landing, StoredFile, better, parts_of, unique
 from bridge.spark.task_planning import PartitionKey, Progress, join_range
 
 SAME_TIME_NS = 2_000_000_000  # a change so soon after another may leave the time of a directory the same
@@ -80,12 +81,15 @@ class UnreadFiles:
         }
 
     def files(self) -> list[StoredFile]:
-        """The unread files, sorted. A file that is present under two days is returned once."""
-        files: dict[FileName, StoredFile] = {}
+        """The unread files, sorted, in place of merged files those that they replace.
+
+        A file that is present under two days is returned once.
+        """
         for listed in self._days.values():
-            for name, stored in listed.files.items():
-                files[name] = better(files.get(name, stored), stored)
-        return sorted(files.values())
+            merged = [name for name in listed.files if name.merged]
+            for file in self._landing.with_footers([listed.files.pop(name) for name in merged]):
+                self._keep_unread(parts_of(file), listed.files)
+        return unique(stored for listed in self._days.values() for stored in listed.files.values())
 
     def latest(self) -> Progress:
         """The highest drain_seq of each edge, read or unread."""
@@ -97,12 +101,12 @@ class UnreadFiles:
 
     def mark_read(self, end: Mapping[str, int]) -> None:
         """Keep only the ranges of files up to `end`, which the stream never reads again."""
-        for file in self.files():
-            if file.name.drain_seq <= end.get(file.name.edge, 0):
-                join_range(self.read_ranges, file.name)
+        read: list[StoredFile] = []
         for listed in self._days.values():
-            for name in [name for name in listed.files if name.drain_seq <= end.get(name.edge, 0)]:
-                del listed.files[name]
+            names = [name for name in listed.files if name.drain_seq <= end.get(name.edge, 0)]
+            read += map(listed.files.pop, names)
+        for file in sorted(read):
+            join_range(self.read_ranges, file.name)
         for edge, number in end.items():
             self.read_to[edge] = max(number, self.read_to.get(edge, 0))
 
@@ -118,7 +122,7 @@ class UnreadFiles:
     def _all_files(self) -> dict[str, _Names]:
         """Unread files of all days, by directory."""
         names_by_path: dict[str, _Names] = defaultdict(dict)
-        for file in self._landing.files(self._patterns, read_to=self.read_to):
+        for file in self._landing.names(self._patterns):
             self._note(file.name)
             if file.name.drain_seq > self.read_to.get(file.name.edge, 0):
                 names_by_path[_day_path(file.path)][replace(file.name, day="")] = file
@@ -136,6 +140,15 @@ class UnreadFiles:
             key = replace(file.name, day="")
             files[key] = better(files.get(key, file), file)
         return files
+
+    def _keep_unread(self, parts: Iterable[StoredFile], files: _Names) -> None:
+        """Add the unread parts of a merged file to the files of its day."""
+        for part in parts:
+            if part.name.drain_seq <= self.read_to.get(part.name.edge, 0):
+                join_range(self.read_ranges, part.name)
+            else:
+                key = replace(part.name, day="")
+                files[key] = better(files.get(key, part), part)
 
     def _note(self, name: FileName) -> None:
         self.edges.add(name.edge)
