@@ -38,6 +38,14 @@ def port(text: str) -> int:
     return int(text)
 
 
+def remap(text: str) -> tuple[str, str]:
+    """OLD=NEW: two beginnings of topics."""
+    old, equals, new = text.partition("=")
+    if not (old and equals):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not OLD=NEW, such as '$tenant/acme/=acme/'")
+    return old, new
+
+
 def positive(text: str) -> float:
     """A number above 0, not infinite."""
     number = _number(text)

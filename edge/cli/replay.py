@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from edge.cli.argument_types import at_least_one, positive, speed
+from edge.cli.argument_types import at_least_one, positive, remap, speed
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import count_in_words, counted
 from edge.cli.log_options import (
@@ -75,6 +75,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     mqtt = parser.add_argument_group("to MQTT")
     mqtt.add_argument("--prefix", default="", metavar="TEXT", help="prefix of the new topics, such as again/")
+    mqtt.add_argument(
+        "--remap",
+        type=remap,
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="new beginning of topics that begin with OLD, such as '$tenant/acme/=acme/'; may be repeated",
+    )
     mqtt.add_argument(
         "-q", "--qos", type=int, choices=(0, 1, 2), help="QoS of all records (default: as published)"
     )

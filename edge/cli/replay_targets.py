@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from edge.auth.tenant_names import is_of_tenants, prefix_in
 from edge.cli.humanize import counted
 from edge.cli.mqtt_options import PORT, TLS_PORT, UsageError, client_of
 from edge.cli.plot import LABEL, Plot
@@ -161,6 +162,7 @@ class _Mqtt:
     def __init__(self, client: Client, arguments: argparse.Namespace) -> None:
         self._client = client
         self._prefix: str = arguments.prefix
+        self._remap: list[tuple[str, str]] = sorted(arguments.remap, key=lambda pair: -len(pair[0]))
         self._qos: int | None = arguments.qos
         self._retained: bool = arguments.retain
         self._with_properties = arguments.protocol == "5"
@@ -168,7 +170,7 @@ class _Mqtt:
 
     async def send(self, record: LogRecord) -> None:
         """See ReplayTarget."""
-        topic = self._prefix + record.topic.decode()
+        topic = self._topic(record.topic.decode())
         qos = record.flags & FLAG_QOS if self._qos is None else self._qos
         retain = self._retained and bool(record.flags & FLAG_RETAIN)
         properties = properties_of(record.properties) if self._with_properties else NO_PROPERTIES
@@ -176,6 +178,19 @@ class _Mqtt:
         self._waiting.append(sent)
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
+
+    def _topic(self, name: str) -> str:
+        """The new topic. Raises UsageError: no client may publish to it, and QoS 0 has no answer."""
+        topic = self._prefix + next(
+            (new + name[len(old) :] for old, new in self._remap if name.startswith(old)), name
+        )
+        if not topic or is_of_tenants(topic):
+            prefix = prefix_in(name) or name
+            raise UsageError(
+                f"no client may publish to {topic!r}, the topic of a record",
+                hint=f"--remap '{prefix}=' with the user of that tenant, or --remap '{prefix}=OTHER/'",
+            )
+        return topic
 
     async def flush(self) -> None:
         """See ReplayTarget."""
@@ -203,6 +218,7 @@ def _check_no_loop(arguments: argparse.Namespace, directory: Path) -> None:
     """Refuse to send records to the broker of this log if they would be read and sent again."""
     filters: list[str] = arguments.topic or ["#"]
     sent = [_prefixed(topic_filter, arguments.prefix) for topic_filter in filters]
+    sent += [_prefixed("#", arguments.prefix + new) for _, new in arguments.remap]
     if not any(filters_meet(one, other) for one in sent for other in filters):
         return
     port = arguments.port or (TLS_PORT if arguments.tls else PORT)

@@ -117,6 +117,45 @@ async def test_a_replay_to_a_broker_is_published_again(broker, tmp_path):
     assert found == [(f"again/a/{number % 3}", b"%d" % number) for number in range(5, 30)]
 
 
+@pytest.fixture
+def tenants_log(tmp_path: Path) -> Path:
+    """A log with records of a tenant, after one of a client without a tenant."""
+    keep(
+        tmp_path / "old",
+        "a-0",
+        [Kept("b/1", b"0"), *(Kept(f"$tenant/acme/press/{n}", b"%d" % n) for n in (1, 2))],
+    )
+    return tmp_path / "old"
+
+
+async def test_a_replay_publishes_topics_of_a_tenant_with_another_beginning(broker, tenants_log):
+    remaps = [("$tenant/acme/=again/", "again/press/"), ("$tenant/=again/a/", "again/a/acme/press/")]
+    remaps.append(("$tenant/=x/", "again/"))  # the longer beginning counts
+    for remap, beginning in remaps:
+        more = ("--remap", "$tenant/acme/press/=again/") if beginning == "again/" else ()
+        async with connect(broker.url) as client, client.subscribe("again/#", qos=1) as messages:
+            options = ("--log", tenants_log, "-t", "$tenant/acme/#", "--to", broker.url, "-q", 1)
+            done = await asyncio.to_thread(replay, *options, "--remap", remap, *more)
+            assert (done.returncode, done.stderr) == (0, b"2 records sent\n")
+            found = [(await anext(messages)).topic for _ in range(2)]
+        assert found == [f"{beginning}1", f"{beginning}2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ((), b"no client may publish to '$tenant/acme/press/1'"),
+        (("--remap", "$tenant/acme/press/1="), b"no client may publish to ''"),
+        (("--remap", "acme"), b"'acme' is not OLD=NEW"),
+    ],
+)
+def test_a_replay_refuses_topics_that_a_broker_would_drop(broker, tenants_log, options, error):
+    done = replay("--log", tenants_log, "--to", broker.url, *options)
+    assert done.returncode == 2
+    assert error in done.stderr
+    assert b"--remap '$tenant/acme/='" in done.stderr or b"'$tenant/acme/=acme/'" in done.stderr
+
+
 async def test_a_replay_to_zeromq_waits_for_who_subscribes(tmp_path, runtime_directory):
     keep(tmp_path, "a-0", [Kept(f"a/{number % 2}", b"%d" % number, number) for number in range(200)])
     at = ("--log", tmp_path, "--to", "zmq", "--runtime-dir", runtime_directory)
@@ -150,7 +189,8 @@ def test_a_replay_takes_no_endpoint_from_another(tmp_path, runtime_directory):
 async def test_a_replay_does_not_follow_what_it_sends_itself(broker):
     await publish(broker, 0, 2)
     follow = ("--log", broker.log, "--follow", "--to", broker.url)
-    for more in ((), ("--prefix", "press/"), ("--topic", "+/+", "--prefix", "x")):
+    to_itself = ("--topic", "a/+", "--remap", "press/=a/", "--remap", "a/=b/a/")
+    for more in ((), ("--prefix", "press/"), ("--topic", "+/+", "--prefix", "x"), to_itself):
         done = await asyncio.to_thread(replay, *follow, "-C", 30, *more)
         assert done.returncode == 2, (more, done)
         assert b"that broker writes this log" in done.stderr
