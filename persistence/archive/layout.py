@@ -45,7 +45,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from persistence.errors import FormatError, FutureFormat
-from persistence.segment.format import CatalogueEntry, SegmentHeader
+from persistence.segment.format import CatalogueEntry, SegmentHeader, base_of_name, segment_name
 from ringbuf import crc32c
 from ringbuf.native import lib
 
@@ -62,20 +62,15 @@ TOPICS_TEXT = "brim.topics"
 CRC_TEXT = "brim.crc32c"
 NO_CRC = b"00000000"
 
-_NAME_DIGITS = 20
-
 
 def archive_name(base: int) -> str:
     """The file name of the archive of the segment at that log position."""
-    return f"{base:0{_NAME_DIGITS}d}{ARCHIVE_SUFFIX}"
+    return segment_name(base, ARCHIVE_SUFFIX)
 
 
 def base_of_archive(name: str) -> int | None:
     """The base position in the name of an archive; None: the file is no archive."""
-    digits = name.removesuffix(ARCHIVE_SUFFIX)
-    if digits == name or len(digits) != _NAME_DIGITS or not (digits.isascii() and digits.isdigit()):
-        return None
-    return int(digits)
+    return base_of_name(name, ARCHIVE_SUFFIX)
 
 
 class RowGroup(NamedTuple):

@@ -236,14 +236,14 @@ def unpack_catalogue(body: bytes | memoryview) -> dict[int, CatalogueEntry]:
     raise FormatError(f"a catalogue of {len(body)} bytes that is no map of rings: {failure}") from failure
 
 
-def segment_name(base_position: int) -> str:
-    """The file name of the segment that begins at that log position."""
-    return f"{base_position:0{_NAME_DIGITS}d}{SEGMENT_SUFFIX}"
+def segment_name(base_position: int, suffix: str = SEGMENT_SUFFIX) -> str:
+    """The file name of the segment that begins at that log position; `suffix`: of its archive."""
+    return f"{base_position:0{_NAME_DIGITS}d}{suffix}"
 
 
-def base_of_name(name: str) -> int | None:
-    """The base position in a file name; None if the name is not a segment's."""
-    digits = name.removesuffix(SEGMENT_SUFFIX)
+def base_of_name(name: str, suffix: str = SEGMENT_SUFFIX) -> int | None:
+    """The base position in a file name; None if the name is not that of a segment, or has another suffix."""
+    digits = name.removesuffix(suffix)
     if digits == name or len(digits) != _NAME_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
     return int(digits)
