@@ -15,7 +15,7 @@ import termios
 import time
 import tty
 from collections.abc import Iterable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"  # other screen, no cursor, no wrapping, clear
@@ -41,9 +41,7 @@ class Screen:
         sys.stdout.flush()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGWINCH, self._handler)
         termios.tcsetattr(self._input, termios.TCSADRAIN, self._mode)
         os.close(self._resized)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Self
 
 import duckdb
@@ -138,9 +137,7 @@ class QueryResult:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.children import Child, ModuleChild
@@ -98,9 +97,7 @@ class BrimProcess:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.stop()
         elif self._child is not None:

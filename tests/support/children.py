@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from tests.support.project import ROOT
@@ -101,9 +100,7 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         status = self.process.poll()
         if status is None:
             self.process.kill()

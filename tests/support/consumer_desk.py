@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from edge.config.schema import Durability
@@ -155,9 +154,7 @@ class Desk:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._coordinator is not None:
             for entry in self._coordinator.registry.rings.values():
                 entry.source.close()

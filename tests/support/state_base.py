@@ -17,7 +17,6 @@ import zlib
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 from brim import consumer
@@ -165,9 +164,7 @@ class _Life:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         self.client.close()
         self._control.close()
         self._file.unlink()
