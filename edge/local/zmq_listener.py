@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import socket
 import stat
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 from edge.config.setting_rules import split_address
@@ -30,6 +32,7 @@ class ZmqListener:
         self.table = table
         self.endpoint = endpoint  # the bound endpoint
         self._path: Path | None = None  # of a bound Unix socket
+        self._file = (0, 0)  # device and inode of that file
         setting = f"{table}.endpoint"
         try:
             self.socket = self._listen()
@@ -42,10 +45,12 @@ class ZmqListener:
             ) from error
 
     def close(self) -> None:
-        """Close, and remove the file. May be called twice."""
+        """Close, and remove the file unless it is of another process now. May be called twice."""
         self.socket.close()
         if self._path is not None:
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):  # the file or its directory is gone
+                if _file_of(self._path) == self._file:
+                    self._path.unlink()
             self._path = None
 
     def _listen(self) -> socket.socket:
@@ -76,6 +81,7 @@ class ZmqListener:
                 _remove_socket(Path(place))
                 listener.bind(place)
                 self._path = Path(place)
+                self._file = _file_of(self._path)
                 self._path.chmod(0o660)
             listener.listen(BACKLOG)
         except BaseException:
@@ -95,10 +101,24 @@ def _address_of(host: str) -> str:
     return socket.inet_ntoa(request[_IFREQ_ADDRESS])
 
 
+def _file_of(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino
+
+
 def _remove_socket(path: Path) -> None:
-    """Remove the socket of a killed broker; the lock of the directory excludes other brokers."""
+    """Remove the socket of a killed broker. Raises OSError with EADDRINUSE: a process listens there."""
     try:
-        if stat.S_ISSOCK(path.lstat().st_mode):
-            path.unlink()
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            return  # bind() reports it
     except FileNotFoundError:
-        pass
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except BlockingIOError:
+            pass  # a full backlog: a process listens
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

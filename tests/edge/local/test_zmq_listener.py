@@ -55,3 +55,33 @@ def test_a_socket_of_a_killed_broker_is_replaced_and_another_file_is_not(tmp_pat
     with pytest.raises(PortTaken):
         ZmqListener("zmq", f"ipc://{path}")
     assert path.read_text() == "kept"
+
+
+def test_a_socket_that_another_broker_serves_is_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with closing(ZmqListener("zmq", f"ipc://{path}")):
+        with pytest.raises(PortTaken, match="in use") as caught:
+            ZmqListener("zmq", f"ipc://{path}")
+        assert "set zmq.endpoint" in caught.value.hint
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+    assert not path.exists()
+
+
+def test_a_socket_with_a_full_backlog_is_in_use(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
+        busy.bind(str(path))
+        busy.listen(0)
+        waiting.connect(str(path))
+        with pytest.raises(PortTaken):
+            ZmqListener("zmq", f"ipc://{path}")
+        assert path.exists()
+
+
+def test_a_file_that_another_process_has_put_there_stays(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with closing(ZmqListener("zmq", f"ipc://{path}")), socket.socket(socket.AF_UNIX) as other:
+        path.unlink()
+        other.bind(str(path))
+    assert path.exists()
