@@ -31,7 +31,7 @@ class ZmqListener:
         """Bind. Raises PortTaken, or EdgeError if the endpoint cannot be bound."""
         self.table = table
         self.endpoint = endpoint  # the bound endpoint
-        self._path: Path | None = None  # of a bound Unix socket
+        self.path: Path | None = None  # of a bound Unix socket with a file
         self._file = (0, 0)  # device and inode of that file
         setting = f"{table}.endpoint"
         try:
@@ -47,11 +47,11 @@ class ZmqListener:
     def close(self) -> None:
         """Close, and remove the file unless it is of another process now. May be called twice."""
         self.socket.close()
-        if self._path is not None:
+        if self.path is not None:
             with suppress(OSError):  # the file or its directory is gone
-                if _file_of(self._path) == self._file:
-                    self._path.unlink()
-            self._path = None
+                if _file_of(self.path) == self._file:
+                    self.path.unlink()
+            self.path = None
 
     def _listen(self) -> socket.socket:
         scheme, _, place = self.endpoint.partition("://")
@@ -80,9 +80,9 @@ class ZmqListener:
             else:
                 _remove_socket(Path(place))
                 listener.bind(place)
-                self._path = Path(place)
-                self._file = _file_of(self._path)
-                self._path.chmod(0o660)
+                self.path = Path(place)
+                self._file = _file_of(self.path)
+                self.path.chmod(0o660)
             listener.listen(BACKLOG)
         except BaseException:
             listener.close()

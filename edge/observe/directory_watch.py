@@ -9,6 +9,7 @@ disk.
                                 refused
     runtime_dir, a ring in it   reported: records in memory would not survive the broker, and programs of this
                                 machine cannot attach
+    sockets of ZeroMQ           reported: no further subscriber or consumer can connect
 
 The same file back under its name ends the trouble: nothing was lost. Another file does not: the broker must
 be restarted, and continues there with the records that the rings still hold.
@@ -40,7 +41,7 @@ Identity = tuple[int, int]  # device, inode
 
 
 class Missing(NamedTuple):
-    """A missing file or directory. `key`: state_dir, runtime_dir, a ring's name, or log."""
+    """A missing file or directory. `key`: state_dir, runtime_dir, ring, log, zmq or consumers."""
 
     key: str
     path: str

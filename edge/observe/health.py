@@ -21,6 +21,8 @@ _LOST_BY = {
     "state_dir": ": what is kept there is lost, and publishers of streams with a log are refused",
     "log": ": publishers of streams with a log are refused",
     "runtime_dir": ": programs of this machine cannot attach, and a killed broker loses its rings",
+    "zmq": ": no further subscriber can connect over ZeroMQ",
+    "consumers": ": no further consumer can connect",
     "ring": ": programs of this machine cannot attach, and a killed broker loses it",
 }
 

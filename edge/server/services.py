@@ -264,6 +264,9 @@ class Services:
 
         rings = [partition.ring.path for partition in core.streams.all()]
         self._watch = watch = watch_directories(core.config, rings, core.logs, self._refuse_consumers)
+        for listener in (core.zmq_listener, core.consumers_listener):
+            if listener is not None and listener.path is not None:
+                watch.watch(listener.table, listener.path)
         core.stop_on_thread(watch.stop)
         watch.start()
         return lambda: watch.missing

@@ -165,6 +165,21 @@ def test_a_removed_runtime_directory_is_reported_and_clients_are_served(tmp_path
         shutil.rmtree(runtime_dir, ignore_errors=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("zmq", "no further subscriber can connect"), ("consumers", "no further consumer")]
+)
+def test_a_removed_socket_of_zeromq_is_reported_and_clients_are_served(
+    site: Site, name: str, text: str
+) -> None:
+    with site.broker() as broker:
+        assert site.status()["missing"] == []
+        (site.runtime_dir / f"{name}.sock").unlink()
+        wait_until(lambda: [it["key"] for it in site.status()["missing"]] == [name])
+        assert text in site.shown().stdout
+        assert {site.publish(level) for level in LEVELS} <= STORED
+        assert f"removed key={name}" in broker.stop()[2]
+
+
 def test_a_segment_that_retention_removes_is_not_missed(site: Site) -> None:
     """Nor are those that are sealed: only the one that is written is looked for."""
     site.config.write_text(site.config.read_text().replace("[log]", "[log]\nretain_bytes = 3145728"))
