@@ -201,6 +201,8 @@ class DelayedMessages:
                 self._reader.seek(error.nearest)
                 self.totals["lost"] += error.nearest - offset
                 log.error("delayed messages lost in the ring %s", pairs(records=error.nearest - offset))
+        elif self._store.is_interrupted:
+            self._store.report_dropped(1)
 
     def _run_transaction(self) -> bool:
         """One transaction. False if there was nothing to do."""

@@ -15,7 +15,8 @@ Invariants: memory is bounded by CACHE_BYTES and one batch, however many message
 never used twice.
 
 A start reports transactions that SQLite has dropped from the write-ahead log, which a power cut or damage has
-left with wrong frames, and then checks the whole file.
+left with wrong frames, and then checks the whole file. A single one may be the work of a kill, after which
+the ring has its records: then `is_interrupted` is set, and the caller, who knows the ring, reports it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from edge.delayed.write_ahead_log import dropped_transactions
+from edge.delayed.write_ahead_log import Dropped, dropped_transactions
 from edge.logging_setup import pairs
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ class DelayedStore:
         self.path = path
         self.is_open = False
         self.renamed: Path | None = None  # a file that could not be read
+        self.is_interrupted = False  # SQLite has dropped the last transaction
         self.messages = self.stored_bytes = 0
         self.ring_cursor = (0, 0)  # epoch and offset of the next record to store
         self.clock: tuple[int, int] | None = None
@@ -144,15 +146,21 @@ class DelayedStore:
         self.is_open = True
 
     def _dropped_transactions(self) -> int:
-        """Report transactions that are lost behind a wrong frame of the log. Before the first write."""
-        dropped = 0
+        """Number of transactions that are lost behind a wrong frame of the log. Before the first write."""
+        dropped = Dropped()
         with suppress(FileNotFoundError):
             (page_bytes,) = self._db.execute("PRAGMA page_size").fetchone()
             dropped = dropped_transactions(self.path, page_bytes)
-        if dropped:
-            facts = pairs(file=f"{self.path}-wal", transactions=dropped)
-            log.warning("delayed messages lost or repeated after a power cut or damage to the file %s", facts)
-        return dropped
+        self.is_interrupted = dropped.may_be_kill
+        if dropped.may_be_kill or not dropped.transactions:
+            return 0
+        self.report_dropped(dropped.transactions)
+        return dropped.transactions
+
+    def report_dropped(self, transactions: int) -> None:
+        """Report transactions that SQLite has dropped."""
+        facts = pairs(file=f"{self.path}-wal", transactions=transactions)
+        log.warning("delayed messages lost or repeated after a power cut or damage to the file %s", facts)
 
     def _check_all(self) -> None:
         """Check the whole file: a checkpoint may have put pages of lost transactions there. Raises

@@ -2,8 +2,8 @@
 
 SQLite ends the log at the first frame with a wrong checksum, without a message. Commits behind that frame
 show that it was damaged, or that a power cut lost it: unsynced frames reach the disk in any order. A kill
-interrupts only the last transaction. Not noticed are a log that was cut off, and damage in the last frame
-only, which looks like the work of a kill.
+interrupts only the last transaction; damage in the last frame only looks the same. Not noticed is a log that
+was cut off.
 
 Only reads. The format is SQLite's (https://www.sqlite.org/walformat.html):
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 import sys
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, NamedTuple
 
 HEADER_BYTES, FRAME_HEADER_BYTES = 32, 24
 MAGIC_BIG_ENDIAN = 0x377F0683  # checksums are of big-endian words
@@ -25,8 +25,15 @@ MAGIC_BIG_ENDIAN = 0x377F0683  # checksums are of big-endian words
 Sum = tuple[int, int]
 
 
-def dropped_transactions(database: Path, page_bytes: int) -> int:
-    """Number of committed transactions that SQLite dropped when it opened the database.
+class Dropped(NamedTuple):
+    """Transactions that SQLite dropped."""
+
+    transactions: int = 0
+    may_be_kill: bool = False  # a kill may have interrupted the only one
+
+
+def dropped_transactions(database: Path, page_bytes: int) -> Dropped:
+    """Transactions that SQLite dropped when it opened the database.
 
     It must have read it, and must not have written since. Raises OSError.
     """
@@ -49,20 +56,17 @@ class _Log:
         while len(frame := log.read(frame_bytes)) == frame_bytes:
             self._heads.append(frame[:FRAME_HEADER_BYTES])
 
-    def dropped(self, valid: int) -> int:
-        """Number of commits behind the first `valid` frames; 0 if a kill may have interrupted the only one of
-        them.
-        """
+    def dropped(self, valid: int) -> Dropped:
+        """Commits behind the first `valid` frames."""
         if not self._heads:
-            return 0
+            return Dropped()
         is_header_right = _sum(self._header[:24], (0, 0), self._order) == _pair(self._header[24:])
         salt = self._header[16:24] if is_header_right else self._heads[0][8:16]
         written = [number for number, head in enumerate(self._heads) if head[8:16] == salt]
         commits = [number for number in written[valid:] if self._heads[number][4:8] != bytes(4)]
         is_last = len(commits) == 1 and commits == written[-1:]
-        if is_last and is_header_right and self._are_right(valid, commits[0]):
-            return 0
-        return len(commits)
+        may_be_kill = is_last and is_header_right and self._are_right(valid, commits[0])
+        return Dropped(len(commits), may_be_kill)
 
     def _are_right(self, first: int, end: int) -> bool:
         """True if the frames have the checksums that follow from those of the frames before them."""

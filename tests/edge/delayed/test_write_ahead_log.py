@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from edge.delayed.store import DelayedMessage, DelayedStore
-from edge.delayed.write_ahead_log import dropped_transactions
+from edge.delayed.write_ahead_log import Dropped, dropped_transactions
 from edge.mqtt import PubAck, Publish
 from tests.support.delayed_broker import broker_of, listed
 from tests.support.mqtt_socket import SocketClient
+from tests.support.waiting import wait_until
 
 COMMITS = 20
 PLACE, CLOCK = (1, 0), (0, 1)
@@ -179,7 +180,7 @@ def test_frames_of_an_earlier_use_of_the_log_are_not_damage(
     assert frames_of(path) > COMMITS
     with closing(opened(path)) as again:
         assert again.messages == COMMITS + 1
-        assert dropped_transactions(path, PAGE_BYTES) == 0
+        assert dropped_transactions(path, PAGE_BYTES) == Dropped()
     assert REPORT not in caplog.text
 
 
@@ -236,3 +237,24 @@ def test_a_broker_reports_a_log_that_was_damaged_after_a_kill(
     with broker:
         broker.log_until(REPORT)
         assert len(listed(broker)) == COMMITS
+
+
+@pytest.mark.parametrize("is_reboot", [False, True])
+def test_damage_to_the_last_frame_is_reported_if_the_ring_does_not_have_its_record(
+    runtime_directory: Path, tmp_path: Path, is_reboot: bool
+) -> None:
+    broker = broker_of(runtime_directory, tmp_path, "disk")
+    with broker:
+        with SocketClient(broker.port, "p") as client:
+            for _ in range(2):
+                client.send(Publish("$delayed/3600/t", bytes(3000), 1, packet_id=1))
+                assert isinstance(client.packet(), PubAck)
+        broker.kill()
+    (path,) = tmp_path.rglob("delayed.sqlite")
+    flip(path, log_of(path).stat().st_size - 2000)
+    if is_reboot:
+        for file in runtime_directory.iterdir():
+            file.unlink()
+    broker.start()
+    wait_until(lambda: len(listed(broker)) == (1 if is_reboot else 2))
+    assert (REPORT in broker.stop()) == is_reboot
