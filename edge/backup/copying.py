@@ -36,14 +36,18 @@ def copy_file(
     target.parent.mkdir(parents=True, exist_ok=True)
     if links and limit is None and _linked(source, target):
         return _entry(target, name, advance)
-    with _opened(source) as reader, target.open("xb") as writer:
-        os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o777)
-        if _shares_blocks(reader, writer, limit):
+    try:
+        with _opened(source) as reader, target.open("xb") as writer:
+            os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o777)
+            if _shares_blocks(reader, writer, limit):
+                os.fsync(writer.fileno())
+                return _entry(target, name, advance)
+            size, digest = _copied(reader, writer, limit, advance)
+            writer.flush()
             os.fsync(writer.fileno())
-            return _entry(target, name, advance)
-        size, digest = _copied(reader, writer, limit, advance)
-        writer.flush()
-        os.fsync(writer.fileno())
+    except OSError as error:
+        error.filename = error.filename or f"{source} to {target}"
+        raise
     return BackupFile(name, size, digest)
 
 

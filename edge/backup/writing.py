@@ -33,6 +33,7 @@ from edge.backup.log_tail import logged_end, tail_of
 from edge.backup.manifest import BackupFile, Manifest, partial_of, write_manifest
 from edge.delayed.ring import RING as DELAYED_RING
 from edge.delayed.store import FILE_NAME as DELAYED
+from edge.delayed.store import read_ring_cursor
 from edge.errors import EdgeError
 from edge.recovery.state_files import SESSIONS_RING
 from edge.session_store.snapshot_file import parse_snapshot
@@ -111,6 +112,7 @@ class _Backup:
         self._copy_state()
         readers = self._log_readers()
         self._wait_for_log(readers)
+        self._copy_delayed()
         for directory, reader in readers.items():
             if self.save is None or not is_journal(directory):
                 self._copy_log(directory, reader)
@@ -145,7 +147,6 @@ class _Backup:
             self._copy(path, f"{STATE}/{path.name}")
         for path, name in state_files(self.files):
             self._copy(path, name)
-        self._copy_delayed()
 
     def _copy_delayed(self) -> None:
         """Copy the delayed messages, also while the broker writes them."""
@@ -156,6 +157,7 @@ class _Backup:
         try:
             self.copied.append(copy_database(source, self.root, f"{STATE}/{DELAYED}", self.advance))
         except sqlite3.Error as error:
+            (self.root / STATE / DELAYED).unlink(missing_ok=True)
             self.missing.append(f"delayed messages: {source}: {error}")
 
     def _log_readers(self) -> dict[Path, LogReader]:
@@ -192,17 +194,35 @@ class _Backup:
 
     def _add_missing(self, readers: dict[Path, LogReader], name: str, epoch: int, ring: Extremes) -> None:
         records = ring.end_offset - ring.oldest_offset
-        if name == DELAYED_RING:  # its records are in the file of delayed messages some milliseconds later
-            return
-        if name == SESSIONS_RING:
+        if name == DELAYED_RING:
+            self._add_not_stored(epoch, ring)
+        elif name == SESSIONS_RING:
             if self.save is None and self._behind_snapshot(epoch, ring.end_position):
                 text = "changes of sessions in memory: the broker did not stop cleanly; start and stop it"
                 self.missing.append(text)
         elif self.files.is_logged(name):
-            if left := self._not_logged(readers, name, epoch, ring.end_offset):
+            end = ring.end_offset
+            if left := self._left_below(end, lambda: logged_end(readers, name, epoch, end)):
                 self.missing.append(f"ring {name}: {left} records that the log does not have yet")
         elif records:
             self.missing.append(f'ring {name}: {records} records in memory (durability = "process")')
+
+    def _add_not_stored(self, epoch: int, ring: Extremes) -> None:
+        """Report delayed messages that are acknowledged and not in their file: it gets them some milliseconds
+        later, but not from a broker that was killed, or on a full disk.
+        """
+        if (self.files.runtime_dir / DELAYED).exists():  # reported as a whole
+            return
+        store = self.files.state_dir / DELAYED
+
+        def stored_end() -> int:
+            with suppress(sqlite3.Error):
+                stored_epoch, offset = read_ring_cursor(store)
+                return max(ring.oldest_offset, offset if stored_epoch == epoch else 0)
+            return ring.oldest_offset
+
+        if left := self._left_below(ring.end_offset, stored_end):
+            self.missing.append(f"delayed messages: {left} records that {store} does not have yet")
 
     def _behind_snapshot(self, epoch: int, end_position: int) -> bool:
         """True if the session journal in memory has changes that the copied snapshot lacks."""
@@ -212,11 +232,11 @@ class _Backup:
                 return (origin.epoch, origin.position) < (epoch, end_position)
         return end_position > 0
 
-    def _not_logged(self, readers: dict[Path, LogReader], name: str, epoch: int, end_offset: int) -> int:
-        """Number of records below `end_offset` that the log lacks, after a wait for a running broker."""
+    def _left_below(self, end_offset: int, saved_end: Callable[[], int]) -> int:
+        """Number of records below `end_offset` that are not saved, after a wait for a running broker."""
         deadline = time.monotonic() + (LOG_WAIT_S if self.save is not None else 0)
         while True:
-            left = end_offset - logged_end(readers, name, epoch, end_offset)
+            left = end_offset - saved_end()
             if left <= 0 or time.monotonic() >= deadline:
                 return max(left, 0)
             time.sleep(LOG_LOOK_S)

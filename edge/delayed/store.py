@@ -278,3 +278,13 @@ def list_messages(path: Path, after: tuple[int, int], limit: int, payload_max: i
         db.close()
     names = ("id", "due_ns", "topic", "flags", "size_bytes", "payload")
     return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def read_ring_cursor(path: Path) -> tuple[int, int]:
+    """Epoch and offset of the next record of the ring to store. For any process. Raises sqlite3.Error."""
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
+    try:
+        epoch, offset = db.execute("SELECT epoch, next_offset FROM state").fetchone()
+    finally:
+        db.close()
+    return epoch, offset
