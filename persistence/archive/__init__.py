@@ -12,7 +12,7 @@ when an archive is removed (retention_rules.py).  pyarrow is loaded when a recor
 
 from persistence.archive.archive_file import ArchiveFile
 from persistence.archive.archive_reader import Archive
-from persistence.archive.archive_writer import Archived, archive_segment
+from persistence.archive.archive_writer import Archived, archive_segment, temporary_name
 from persistence.archive.layout import ARCHIVE_SUFFIX, archive_name, base_of_archive
 from persistence.archive.library import check_available, load
 
@@ -26,4 +26,5 @@ __all__ = [
     "base_of_archive",
     "check_available",
     "load",
+    "temporary_name",
 ]

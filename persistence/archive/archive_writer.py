@@ -5,7 +5,8 @@
 
 The segment is never touched: the owner of the log removes it after this has returned.  So there is a whole
 archive or none, and the segment is there until the archive is known to be right and its name is on the disk.
-A file that was not finished when a process died ends in ".tmp", which recovery removes.
+A file that was not finished when a process died ends in ".tmp". Its parent (background_process.py) or
+recovery removes it.
 
 Memory: a few row groups, whatever the segment's size.
 """
@@ -72,7 +73,7 @@ def archive_segment(
     target = os.path.join(directory, archive_name(base))
     with SegmentSource.opened(files, segment, base, ends_at, group_bytes) as source:
         if not _is_there(files, target, source, stopped):
-            temporary = f"{target}.{os.getpid()}{TEMPORARY_SUFFIX}"
+            temporary = temporary_name(target, os.getpid())
             try:
                 proofs = write_archive(files, temporary, source, stopped)
                 if not _is_right(files, temporary, source, proofs, stopped):
@@ -85,6 +86,11 @@ def archive_segment(
         files.dirsync(directory)
         records = sum(group.records for group in ArchiveFile.at(files, target).catalogue.groups)
         return Archived(base, records, source.end, size_of(files, target))
+
+
+def temporary_name(target: str, pid: int) -> str:
+    """Name under which that process writes the archive `target`."""
+    return f"{target}.{pid}{TEMPORARY_SUFFIX}"
 
 
 def _is_there(files: Files, target: str, source: SegmentSource, stopped: Callable[[], bool]) -> bool:

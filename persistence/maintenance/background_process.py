@@ -8,6 +8,9 @@ standard input ends, or during a job at the next window.
 With SCHED_IDLE it would get no time at all on a machine that is busy for days, and the disk would fill up
 without compression.
 
+A process that is killed, for example for lack of memory, leaves an unfinished archive. The parent removes it:
+the next attempt would leave another one, until the disk is full.
+
     parent -> child    one JSON object per line: Job
     child -> parent    one per line: {"done": ...} or {"failed": why, "kind": ...}, in the same order
 
@@ -27,7 +30,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from persistence.archive import Archived, archive_segment
+from persistence.archive import Archived, archive_segment, temporary_name
 from persistence.errors import ArchiveUnavailable, FormatError, LogError, NotArchived
 from persistence.files import Files, FreshFiles
 from persistence.maintenance.scrub import RateLimitedFiles, ScrubResult, scrub_archive, scrub_segment
@@ -89,6 +92,7 @@ class BackgroundProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._directory = Path()  # of the last job
         self._answer = b""
 
     def start(self, job: Job) -> None:
@@ -97,6 +101,7 @@ class BackgroundProcess:
             self.close()
             self._process = self._spawn()
         assert self._process.stdin is not None
+        self._directory = Path(job.directory)
         with contextlib.suppress(BrokenPipeError):  # result() detects it
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
             self._process.stdin.flush()
@@ -134,6 +139,9 @@ class BackgroundProcess:
             process.kill()
             process.wait()
         process.stdout.close()
+        with contextlib.suppress(OSError):
+            for path in self._directory.glob(temporary_name("*", process.pid)):
+                path.unlink()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         root = str(Path(__file__).resolve().parents[2])

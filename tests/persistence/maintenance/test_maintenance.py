@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from persistence import Log, LoggedRing, LogThread, OsFiles
-from persistence.archive import archive_name
+from persistence.archive import archive_name, temporary_name
 from persistence.maintenance.background_process import BackgroundProcess, Job, TaskFailed
 from persistence.maintenance.maintenance import LET_GO_BYTES, Maintenance, MaintenanceRules, MaintenanceThread
 from persistence.maintenance.retention_rules import Floor
@@ -391,6 +391,24 @@ def test_a_child_that_dies_is_noticed_and_replaced(tmp_path: Path) -> None:
     worker.close()
     assert worker._process is None
     print(f"ended after {time.monotonic() - began:.1f} s")
+    log.close()
+
+
+def test_an_archive_that_a_killed_child_has_begun_is_removed(tmp_path: Path) -> None:
+    """Otherwise each attempt on a machine without memory would leave a file as large as the segment."""
+    log = real_log(tmp_path)
+    worker = BackgroundProcess()
+    worker.start(Job("scrub_segment", str(tmp_path), 0, log.reader.bases()[1], 1000))
+    process = worker._process
+    assert process is not None
+    begun = Path(temporary_name(str(tmp_path / archive_name(0)), process.pid))
+    other = Path(temporary_name(str(tmp_path / archive_name(0)), process.pid + 1))
+    begun.write_bytes(bytes(1000))
+    other.write_bytes(bytes(1000))
+    process.kill()
+    assert isinstance(answer(worker), TaskFailed)
+    assert not begun.exists()
+    assert other.exists()  # of another process, which may still write it
     log.close()
 
 
