@@ -2,8 +2,8 @@
 
 Owns one file per bridge, NAME.dead.jsonl: one line of JSON per record, with its identity, its topic and its
 payload in base64. So no special tool is needed to find the reason. A letter is on the disk before the cursor
-moves. When the file is full the bridge stops and reports it: no record is dropped for lack of space. A
-crash may write a letter twice; both have the same identity.
+moves. When the file is full the bridge stops and reports it: no record is dropped for lack of space. On a
+full disk it tries again until there is room. A crash may write a letter twice; both have the same identity.
 
 After the reason is removed, `brim bridge backfill` sends the records again while the log has them.
 """
@@ -19,10 +19,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bridge.drain.settings import BridgeSettings
-from bridge.errors import SinkBlocked
+from bridge.errors import SinkBlocked, SinkUnavailable
 from bridge.format.record_batch import RecordBatch
 from bridge.format.sink_batch import Rejected
 from bridge.format.write_intent import WriteIntent
+from persistence.durable_file import remedy_of
 from persistence.files import OsFiles
 from ringbuf import Batch as RingBatch
 
@@ -35,7 +36,9 @@ class DeadLetters:
         self.path = settings.dead_letters_path
 
     def add(self, intent: WriteIntent, batch: RecordBatch, rejected: Sequence[Rejected]) -> None:
-        """Append rejected records and sync them. Raises SinkBlocked: no space; no letter was added."""
+        """Append rejected records and sync them, or none. Raises SinkBlocked: the file is full;
+        SinkUnavailable: the disk does not take them.
+        """
         lines = "".join(
             json.dumps(rejection) + "\n" for rejection in self._letters(intent, batch, rejected)
         ).encode()
@@ -55,8 +58,7 @@ class DeadLetters:
             if length == 0:
                 OsFiles().dirsync(str(self.path.parent))
         except OSError as error:
-            text = f"{self.path}: {error.strerror}"
-            raise SinkBlocked(text, hint="free space on that disk, and resume") from error
+            raise SinkUnavailable(f"{self.path}: {error.strerror}", hint=remedy_of(error)) from error
 
     def _letters(
         self, intent: WriteIntent, batch: RecordBatch, rejected: Sequence[Rejected]

@@ -27,6 +27,7 @@ from bridge.errors import (
 from bridge.format.sink_batch import Rejected, SinkBatch
 from bridge.format.sink_batch import SinkRecord as AnyMessage
 from tests.support.bridges import EPOCH, commanded, drain, publish, ring, run_dry, settings
+from tests.support.small_disk import fill, small_disk
 from tests.support.waiting import PATIENCE_S, wait_until
 
 
@@ -207,13 +208,34 @@ def test_a_dead_letter_for_which_there_is_half_the_room_is_not_taken_for_kept(
         publish(made, 20)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
         try:
-            with pytest.raises(SinkBlocked):
+            with pytest.raises(SinkUnavailable, match="File too large"):
                 run_dry(drained)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         run_dry(drained)
     (letter,) = [json.loads(line) for line in chosen.dead_letters_path.read_text().splitlines()]
     assert letter["offset"] == 3
+
+
+def test_a_bridge_continues_by_itself_when_the_disk_has_room_for_a_dead_letter(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    sink = Queue()
+    sink.refuses = {3}
+    with ring(runtime_directory) as made, small_disk(tmp_path / "state", 1 << 20) as disk:
+        bridge = Bridge(settings(runtime_directory, tmp_path), sink=sink)
+        bridge.start()
+        publish(made, 3)
+        wait_until(lambda: bridge.state().totals.records == 3)
+        filler = fill(disk)
+        publish(made, 10)
+        wait_until(lambda: "dead.jsonl: No space left on device" in bridge.state().last_error)
+        assert bridge.state().remedy == "free space on that disk"
+        filler.unlink()
+        wait_until(lambda: bridge.state().totals.records == 13)
+        assert bridge.state().totals.dead_letters == 1
+        assert bridge.stop()
+    assert offsets(sink)[-1] == 12
 
 
 def louder(records: Sequence[AnyMessage]) -> Iterable[AnyMessage]:
