@@ -80,7 +80,7 @@ bridge.format: FILES bridge.errors bridge.rangeset persistence.segment ringbuf m
 bridge.source: bridge.errors bridge.format persistence.files persistence.read ringbuf msgspec
 bridge.arrow: bridge.errors bridge.format ringbuf numpy pyarrow
 bridge.sinks: bridge.arrow bridge.backoff bridge.errors bridge.format bridge.payloads edge.client edge.mqtt
-    persistence.files ringbuf cffi msgspec confluent_kafka obstore pyarrow
+    FILES ringbuf cffi msgspec confluent_kafka obstore pyarrow
 bridge.drain: FILES bridge.backoff bridge.errors bridge.format bridge.rangeset bridge.sinks bridge.source
     edge.errors edge.mqtt edge.rpc persistence.errors persistence.segment persistence.stats ringbuf
     msgspec

@@ -183,9 +183,9 @@ class Merger:
         for stored in group:
             if self._stopping.is_set():
                 return None, len(group)
-            data = self._store.read(stored.entry.path)
-            self._pace(len(data))
             try:
+                data = self._store.read(stored.entry.path)
+                self._pace(len(data))
                 if not merge.add(stored.name, data):
                     break
             except DrainedFileError as error:
@@ -219,9 +219,9 @@ class Merger:
     def _verified(self, merged: Merged) -> FileFooter | None:
         """The footer of a merged file, all of which verifies; None: replaced files stay, for it does not."""
         path = merged.entry.path
-        data = self._store.read(path)
-        self._pace(len(data))
         try:
+            data = self._store.read(path)
+            self._pace(len(data))
             return verified_footer(merged.name, path, data)
         except DrainedFileError as error:
             log.error("damaged merged file path=%s reason=%s", path, error)

@@ -38,12 +38,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bridge.errors import BadName, SinkConflict, SinkUnavailable
+from bridge.errors import BadName, DrainedFileError, SinkConflict, SinkUnavailable
 from bridge.format.file_builder import DrainedFile
 from bridge.format.file_name import STAGED_DIRECTORY
 from bridge.format.installation import Holder
 from bridge.sinks.interface import StoredEntry
 from bridge.sinks.lease_holder import holder_as_dict, holder_in, refusal
+from persistence.durable_file import is_unreadable
 from persistence.files import OsFiles
 
 PARTIAL = ".partial-"  # Spark ignores names with a leading dot
@@ -192,10 +193,16 @@ class DirectorySink:
 
     def read(self, path: str, last: int | None = None) -> bytes:
         """See MergingStore."""
-        with _errors_of(self.root / path), open(self.root / path, "rb") as file:
-            if last is not None:
-                file.seek(max(os.fstat(file.fileno()).st_size - last, 0))
-            return file.read()
+        with _errors_of(self.root / path):
+            try:
+                with open(self.root / path, "rb") as file:
+                    if last is not None:
+                        file.seek(max(os.fstat(file.fileno()).st_size - last, 0))
+                    return file.read()
+            except OSError as error:
+                if is_unreadable(error):
+                    raise DrainedFileError(f"cannot be read: {error.strerror}", name=path) from error
+                raise
 
     def probe(self, edge: str) -> float:
         """See MergingStore."""

@@ -121,7 +121,7 @@ class MergingStore(FileSink, Protocol):
         """
 
     def read(self, path: str, last: int | None = None) -> bytes:
-        """The content of a file, or its last bytes."""
+        """The content of a file, or its last bytes. Raises DrainedFileError: the disk cannot read it."""
 
     def probe(self, edge: str) -> float:
         """The present time by the clock of the store, from an object that is written and removed."""

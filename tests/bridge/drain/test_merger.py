@@ -1,5 +1,7 @@
 """Merging of small files: readers see the same before, during and after, whatever is killed."""
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -42,7 +44,8 @@ from tests.support.s3_server import make_bucket, options, s3_server
 from tests.support.waiting import wait_until
 
 NEVER_S = 10**6
-SMALL = [drained_file_of(3 * n, 3 * n + 2, drain_seq=n + 1, created_ns=CREATED_NS) for n in range(4)]
+FIVE = [drained_file_of(3 * n, 3 * n + 2, drain_seq=n + 1, created_ns=CREATED_NS) for n in range(5)]
+SMALL = FIVE[:4]
 
 
 @pytest.fixture
@@ -205,8 +208,7 @@ def test_files_with_other_columns_are_in_another_merged_file(lake: Path, tmp_pat
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_damaged_file_stays_as_it_is_and_the_others_are_merged(lake: Path, form: str) -> None:
-    files = [drained_file_of(3 * n, 3 * n + 2, drain_seq=n + 1, created_ns=CREATED_NS) for n in range(5)]
-    make_lake(lake, form, files)
+    make_lake(lake, form, FIVE)
     [path] = lake.rglob("0000000000000003-*")
     data = bytearray(path.read_bytes())
     data[8:40] = b"\xff" * 32
@@ -214,6 +216,23 @@ def test_a_damaged_file_stays_as_it_is_and_the_others_are_merged(lake: Path, for
     merge(lake)
     assert [name[26:42] for name in paths(lake)] == [f"{n:016d}" for n in (2, 3, 5)]
     assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_that_the_disk_cannot_read_stays_and_the_others_are_merged(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    make_lake(lake, form, FIVE)
+
+    def opened(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name.startswith("0000000000000003-"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return open(path, *arguments, **options)
+
+    monkeypatch.setattr("bridge.sinks.directory.open", opened, raising=False)
+    totals = merge(lake).totals
+    assert totals.merged_files == 4
+    assert [name[26:42] for name in paths(lake)] == [f"{n:016d}" for n in (2, 3, 5)]
 
 
 @pytest.mark.parametrize("form", FORMS)
