@@ -65,7 +65,7 @@ class Merged:
 
     def set_due(self, now_s: float, keep_s: int) -> None:
         """Set is_due. A file with both names has waited before it was published."""
-        self.is_due = bool(self.staged and self.final) or now_s - self.entry.modified_s >= keep_s
+        self.is_due = bool(self.staged and self.final) or self.entry.age_s(now_s) >= keep_s
 
 
 class ClosedDay:

@@ -155,7 +155,7 @@ class Merger:
             progress |= self._merge(group)
         if progress:
             return 0.0
-        ages_s = [now_s - one.entry.modified_s for one in closed.merged if one.waits or one.staged]
+        ages_s = [one.entry.age_s(now_s) for one in closed.merged if one.waits or one.staged]
         return min((max(settings.merge_keep_s - age_s, PASS_S) for age_s in ages_s), default=math.inf)
 
     # ---- files that are merged ----
@@ -212,7 +212,7 @@ class Merger:
             self._refused.update(one.entry.path for one in merged.replaced if one.name not in names)
             removed = self._remove(*(one.entry for one in merged.replaced if one.name in names))
             return removed or merged.final is None
-        if merged.staged is not None and now_s - merged.final.modified_s >= self._settings.merge_keep_s:
+        if merged.staged is not None and merged.final.age_s(now_s) >= self._settings.merge_keep_s:
             return self._remove(merged.staged)
         return False
 

@@ -103,6 +103,10 @@ class StoredEntry(NamedTuple):
     length: int
     modified_s: float
 
+    def age_s(self, now_s: float) -> float:
+        """Time between then and now. A clock that was set back must not let a file wait for years."""
+        return abs(now_s - self.modified_s)
+
 
 @runtime_checkable
 class MergingStore(FileSink, Protocol):

@@ -15,6 +15,7 @@ from bridge.sinks.interface import StoredEntry
 
 EDGE, DAY, KEEP_S, NOW_S = "e", "2026-01-02", 3600, 10_000.0
 FRESH_S, OLD_S = NOW_S - 10, NOW_S - KEEP_S
+AHEAD_S = NOW_S + 10 * 365 * 86_400  # before the clock was set right
 
 
 def small(drain_seq: int, first: int, last: int, stream: str = "s") -> FileName:
@@ -53,7 +54,8 @@ def test_of_two_staged_files_with_the_same_records_one_has_a_twin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("with_staged", "at_s", "is_due"), [(False, FRESH_S, False), (False, OLD_S, True), (True, FRESH_S, True)]
+    ("with_staged", "at_s", "is_due"),
+    [(False, FRESH_S, False), (False, OLD_S, True), (True, FRESH_S, True), (False, AHEAD_S, True)],
 )
 def test_a_merged_file_is_due_after_its_time_or_with_both_names(
     with_staged: bool, at_s: float, is_due: bool
