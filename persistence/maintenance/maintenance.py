@@ -132,6 +132,7 @@ class Maintenance:
         self.forced_records: Counter[str] = Counter()  # records removed against the rules, by stream
         self.lost: Counter[str] = Counter()  # records removed unread, by consumer
         self.refused: dict[int, str] = {}  # segments that cannot be archived, with the cause
+        self._failed_bases: set[int] = set()  # segments that could not be archived: after the others
         self.trouble = ""  # cause of the last failed job
         self.turns = ScrubOrder(rules.scrub_interval_s)
         self._warnings = RemovalWarnings()
@@ -322,13 +323,21 @@ class Maintenance:
             self._job = job
 
     def _archive_next(self, segments: Sequence[SegmentInfo]) -> Job | None:
-        """Job for the oldest segment that can be archived, except the last one; or None."""
+        """Job for the oldest segment that can be archived, except the last one; or None.
+
+        Segments that have failed come last: one that the disk cannot read must not stop the others.
+        """
         if not self._archives or not self.log.has_room(self.log.segment_bytes):
             return None
-        for segment, following in pairwise(segments):
-            if segment.state in {"sealed", "flushed"} and segment.base not in self.refused:
-                return Job("archive", self.log.directory, segment.base, following.base - segment.base)
-        return None
+        sealed = {
+            segment.base: following.base
+            for segment, following in pairwise(segments)
+            if segment.state in {"sealed", "flushed"} and segment.base not in self.refused
+        }
+        if self._failed_bases.issuperset(sealed):
+            self._failed_bases.clear()
+        base = next((base for base in sealed if base not in self._failed_bases), None)
+        return None if base is None else Job("archive", self.log.directory, base, sealed[base] - base)
 
     def _scrub_next(self, segments: Sequence[SegmentInfo], now_s: float) -> Job | None:
         if not self.rules.scrub_bytes_per_s:
@@ -363,6 +372,8 @@ class Maintenance:
             self.turns.skip(job.base)
         elif result.kind == "never":
             self.refused[job.base] = result.reason
+        else:
+            self._failed_bases.add(job.base)
         self._failed(result, now_s)
 
     def _is_gone(self, job: Job) -> bool:

@@ -1,5 +1,6 @@
 """The life of a segment: sealed, archived, read again and again, and gone; in this process and in a child."""
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -118,6 +119,22 @@ def test_a_damaged_segment_stays_between_archives_and_is_read_as_far_as_it_can_b
     after, _ = recovered(files.kill(), segment_bytes=8192)
     assert readable(after) == before
     assert len(after.reader.damaged) <= 2
+
+
+def test_a_segment_whose_archiving_fails_each_time_does_not_stop_that_of_others() -> None:
+    kept = Kept(filled(), NO_SCRUB)
+
+    def fail(operation: str, path: str) -> None:
+        if archive_name(0) in path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    kept.written.files.hook = fail
+    kept.steps(60)
+    assert states(kept) == ["sealed", *["archived"] * (len(kept.bases()) - 2), "active"]
+    assert "Input/output error" in kept.maintenance.trouble
+    kept.written.files.hook = None
+    kept.steps(60)
+    assert states(kept)[0] == "archived"
 
 
 def test_a_segment_that_cannot_be_archived_now_is_tried_again() -> None:
