@@ -37,6 +37,7 @@ from edge.delayed.store import read_ring_cursor
 from edge.errors import EdgeError
 from edge.recovery.state_files import SESSIONS_RING
 from edge.session_store.snapshot_file import parse_snapshot
+from edge.session_store.spill_file import SPILL_NAME
 from persistence import LogReader, OsFiles
 from persistence.read.directories import logs_in
 from persistence.segment.format import segment_name
@@ -182,6 +183,10 @@ class _Backup:
 
     def _wait_for_log(self, readers: dict[Path, LogReader]) -> None:
         """Wait until the log has all records that were in the rings at the beginning."""
+        spill = self.files.runtime_dir / SPILL_NAME
+        if spill.exists() and spill.stat().st_size:
+            text = "messages that absent sessions wait for, and rings have overwritten"
+            self.missing.append(f"{text}: {spill}")
         for path in sorted(self.files.runtime_dir.glob("*.ring")):
             name = path.name.removesuffix(".ring")
             try:

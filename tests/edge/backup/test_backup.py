@@ -241,6 +241,20 @@ def test_a_restored_broker_begins_epochs_that_were_never_used(scene: Scene) -> N
     assert _lives(scene)[-1] not in lives
 
 
+def test_overwritten_messages_of_absent_sessions_are_listed(runtime_directory: Path, tmp_path: Path) -> None:
+    small = '[[stream]]\nname = "small"\ntopics = ["small"]\nring_bytes = 65536'
+    with BrimProcess(runtime_directory, tmp_path, small, bridge=False) as broker:
+        Paho(broker.port, "away", clean=False, topic="small").stop()
+        client = Paho(broker.port, "p")
+        for _ in range(100):
+            client.publish("small", BODY)
+        client.stop()
+        words = ["-m", "edge", "backup", str(tmp_path / "backup"), "--config", str(broker.config)]
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"and rings have overwritten: {runtime_directory / 'sessions.spill'}" in done.stdout
+
+
 def _lives(scene: Scene) -> list[tuple[int, int]]:
     """First epoch and random number of each life: an epoch in the lake has both."""
     data = (scene.directory / "state" / "installation").read_bytes()
