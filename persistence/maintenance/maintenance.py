@@ -47,6 +47,7 @@ DELETE_PAUSE_S = 1.0  # between two removals, which keep the file system busy
 FORCED_PAUSE_S = 0.05  # at the log's cap, or with a nearly full disk: faster than any disk writes
 WORK_LOOK_S = 0.2  # between two checks of the worker
 TRY_AGAIN_S = 60.0  # after a failed job
+HELD_UP_S = 60.0  # longest time for which a job keeps a segment that the log's cap removes
 LET_GO_BYTES = 4 << 20  # of log, per release
 CACHE_KEPT_S = 60.0  # of decompressed data after the last read
 
@@ -152,6 +153,7 @@ class Maintenance:
             rules.retain_bytes, rules.retain_s, ring_log.segment_bytes, stream_of, floors
         )
         self._not_before_s = 0.0  # earliest time of the next job
+        self._began_s = 0.0  # time at which the current job began
         self._reads, self._read_at_s = 0, 0.0
         self._bytes: dict[str, int] = {}
         self._pass_ended_ns: int | None = None  # wall-clock time
@@ -267,8 +269,10 @@ class Maintenance:
         wall_ns, monotonic_ns = self._clock.wall_ns(), int(self._clock.monotonic_s() * 1e9)
         dated = self._ages.dated(segments, wall_ns, monotonic_ns)
         removal = self._retention.next(dated, wall_ns, forced=forced)
-        if forced and removal is not None and self._is_worked_on(removal.base):
-            self._give_up_work()
+        if removal is not None and removal.forced and self._is_worked_on(removal.base):
+            held_up_s = self._clock.monotonic_s() - self._began_s
+            if forced or held_up_s > HELD_UP_S:
+                self._give_up_work()
         if removal is not None and not self._is_worked_on(removal.base):
             self._remove(removal, segments[0].file_bytes)
             segments = segments[1:]
@@ -285,7 +289,7 @@ class Maintenance:
         return self._job is not None and self._job.base == base
 
     def _give_up_work(self) -> None:
-        """Stop the job in progress: it may take very long, and a full disk cannot wait for it."""
+        """Stop the job in progress: it may take very long, or its process may be stopped."""
         job, self._job = self._job, None
         self._worker.close()
         if job is not None and job.kind != "archive":
@@ -320,7 +324,7 @@ class Maintenance:
         except OSError as error:
             self._failed(TaskFailed("later", str(error)), now_s)
         else:
-            self._job = job
+            self._job, self._began_s = job, now_s
 
     def _archive_next(self, segments: Sequence[SegmentInfo]) -> Job | None:
         """Job for the oldest segment that can be archived, except the last one; or None.

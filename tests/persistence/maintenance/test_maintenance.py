@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,13 @@ import pytest
 from persistence import Log, LoggedRing, LogThread, OsFiles
 from persistence.archive import archive_name, temporary_name
 from persistence.maintenance.background_process import BackgroundProcess, Job, TaskFailed
-from persistence.maintenance.maintenance import LET_GO_BYTES, Maintenance, MaintenanceRules, MaintenanceThread
+from persistence.maintenance.maintenance import (
+    HELD_UP_S,
+    LET_GO_BYTES,
+    Maintenance,
+    MaintenanceRules,
+    MaintenanceThread,
+)
 from persistence.maintenance.retention_rules import Floor
 from persistence.maintenance.scrub import RateLimitedFiles, ScrubOrder, ScrubResult
 from persistence.segment.format import segment_name
@@ -182,6 +189,19 @@ def test_idle_work_that_does_not_end_keeps_no_room_from_a_full_disk(archive: boo
     kept.written.files.total_bytes, kept.written.files.free_bytes = 100 << 20, 10 << 20
     kept.steps(3)
     assert (kept.bases(), worker.closed) == (before[3:], 3)
+
+
+def test_work_that_does_not_end_keeps_no_segment_beyond_the_cap_of_the_log() -> None:
+    kept = Kept(filled(), NO_SCRUB)
+    worker = kept.maintenance._worker = Stuck(kept.written.files)
+    kept.steps(3)
+    before = kept.bases()
+    kept.maintenance._retention = replace(kept.maintenance._retention, retain_bytes=1 << 15)
+    kept.steps(3)
+    assert (kept.bases(), worker.closed) == (before, 0)  # an archive may make room
+    kept.clocks.pass_by(HELD_UP_S)
+    kept.steps(1)
+    assert (kept.bases(), worker.closed) == (before[1:], 1)
 
 
 # ---- memory ----
