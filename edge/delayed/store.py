@@ -103,6 +103,7 @@ class DelayedStore:
         self.ring_cursor = (0, 0)  # epoch and offset of the next record to store
         self.clock: tuple[int, int] | None = None
         self._synced = synced
+        self._index = -1  # descriptor, see dropped_transactions()
 
     def open(self) -> None:
         """Open or create the file. Raises OSError, sqlite3.OperationalError: no permission, no room."""
@@ -149,8 +150,9 @@ class DelayedStore:
         """Number of transactions that are lost behind a wrong frame of the log. Before the first write."""
         dropped = Dropped()
         with suppress(FileNotFoundError):
+            self._index = os.open(f"{self.path}-shm", os.O_RDONLY | os.O_CLOEXEC)
             (page_bytes,) = self._db.execute("PRAGMA page_size").fetchone()
-            dropped = dropped_transactions(self.path, page_bytes)
+            dropped = dropped_transactions(self.path, self._index, page_bytes)
         self.is_interrupted = dropped.may_be_kill
         if dropped.may_be_kill or not dropped.transactions:
             return 0
@@ -257,6 +259,9 @@ class DelayedStore:
         self.is_open = False
         if hasattr(self, "_db"):
             self._db.close()
+        if self._index >= 0:
+            os.close(self._index)
+            self._index = -1
 
 
 def _message(row: tuple[int, int, str, int, bytes, bytes, int]) -> StoredMessage:
@@ -282,7 +287,7 @@ def list_messages(path: Path, after: tuple[int, int], limit: int, payload_max: i
 
 def read_ring_cursor(path: Path) -> tuple[int, int]:
     """Epoch and offset of the next record of the ring to store. For any process. Raises sqlite3.Error."""
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
         epoch, offset = db.execute("SELECT epoch, next_offset FROM state").fetchone()
     finally:

@@ -14,6 +14,7 @@ Only reads. The format is SQLite's (https://www.sqlite.org/walformat.html):
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from pathlib import Path
@@ -32,13 +33,15 @@ class Dropped(NamedTuple):
     may_be_kill: bool = False  # a kill may have interrupted the only one
 
 
-def dropped_transactions(database: Path, page_bytes: int) -> Dropped:
+def dropped_transactions(database: Path, index: int, page_bytes: int) -> Dropped:
     """Transactions that SQLite dropped when it opened the database.
 
-    It must have read it, and must not have written since. Raises OSError.
+    It must have read it, and must not have written since. `index`: descriptor of NAME-shm. It stays open as
+    long as the database: its close would end the locks of SQLite on that file, which are those of the
+    process, and another process that opens the database would truncate the file under this one. Raises
+    OSError.
     """
-    with open(f"{database}-shm", "rb") as index:
-        valid = int.from_bytes(index.read(20)[16:], sys.byteorder)
+    valid = int.from_bytes(os.pread(index, 4, 16), sys.byteorder)
     with open(f"{database}-wal", "rb") as log:
         return _Log(log, page_bytes).dropped(valid)
 

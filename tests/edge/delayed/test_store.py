@@ -4,6 +4,8 @@
 """
 
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -39,6 +41,18 @@ def test_a_batch_of_due_messages_is_bounded_by_bytes_and_by_number(tmp_path: Pat
     assert [message.due_ns for message in store.due(5, 10, 2500)] == [1, 2, 3]
     assert [message.due_ns for message in store.due(5, 10, 1)] == [1]
     store.close()
+
+
+def test_another_process_that_opens_the_file_does_not_truncate_the_index_of_its_log(tmp_path: Path) -> None:
+    """SQLite truncates it unless a process has this lock; the mapping of the broker would end in SIGBUS."""
+    store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+    store.open()
+    lock = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'rb+'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 128)"
+    command = [sys.executable, "-c", lock, f"{store.path}-shm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in done.stderr
+    store.close()
+    assert not store.path.with_name("delayed.sqlite-shm").exists()
 
 
 # ---- golden schema and rows ----

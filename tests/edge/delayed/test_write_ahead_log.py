@@ -180,7 +180,7 @@ def test_frames_of_an_earlier_use_of_the_log_are_not_damage(
     assert frames_of(path) > COMMITS
     with closing(opened(path)) as again:
         assert again.messages == COMMITS + 1
-        assert dropped_transactions(path, PAGE_BYTES) == Dropped()
+        assert dropped_transactions(path, again._index, PAGE_BYTES) == Dropped()
     assert REPORT not in caplog.text
 
 
