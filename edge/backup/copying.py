@@ -52,10 +52,14 @@ def copy_file(
 
 
 def copy_database(source: Path, root: Path, name: str, advance: Advance) -> BackupFile:
-    """Copy an SQLite file as of one moment to root/name, and sync it. Raises sqlite3.Error, OSError."""
+    """Copy an SQLite file as of one moment to root/name, and sync it. Raises sqlite3.Error, OSError.
+
+    Opened for writing, SQLite would move the write-ahead log of a killed broker into the file, and damage to
+    that log, which the next start reports, would be gone.
+    """
     target = root / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    database = sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)
+    database = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
     try:
         database.execute("VACUUM INTO ?", (str(target),))
     finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge.backup.manifest import partial_of
+from edge.delayed.store import read_ring_cursor
 from tests.support.brim_process import BrimProcess
 from tests.support.delayed_broker import broker_of
 from tests.support.paho_client import Paho
@@ -55,6 +56,17 @@ def test_messages_that_a_killed_broker_has_not_stored_are_listed(scene: Scene) -
     out, _ = process.communicate()
     assert process.returncode == 1
     assert f"delayed messages: {COUNT} records that {scene.store} does not have yet" in out
+
+
+def test_the_backup_of_a_killed_broker_leaves_the_write_ahead_log(scene: Scene) -> None:
+    """The next start reports damage to it."""
+    scene.unblock()
+    log = scene.store.with_name("delayed.sqlite-wal")
+    wait_until(lambda: read_ring_cursor(scene.store)[1] == COUNT)
+    scene.broker.kill()
+    before = log.read_bytes()
+    scene.begin_backup().communicate()
+    assert log.read_bytes() == before
 
 
 def test_the_backup_of_a_running_broker_waits_until_they_are_stored(scene: Scene) -> None:
