@@ -16,8 +16,6 @@ import time
 from bridge.backoff import Backoff
 from bridge.errors import BridgeError
 
-__all__ = ["Restarts", "remedy_of", "words_of"]
-
 log = logging.getLogger(__name__)
 
 STEADY_S = 60.0  # a drain that ran for so long has recovered from the last error

@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-__all__ = ["NO_PEER", "PREFIXES_MAX", "Prefixes"]
-
 NO_PEER = -1
 PREFIXES_MAX = 10_000
 SUBSCRIBE, CANCEL = 1, 0
