@@ -145,6 +145,10 @@ class Rings:
         """Present epoch of each ring."""
         return {ring.name: ring.epoch for ring in self._rings.values()}
 
+    def ends(self) -> dict[str, int]:
+        """Offset of the next record of each ring."""
+        return {ring.name: ring.extremes().end_offset for ring in self._rings.values()}
+
     def close(self) -> None:
         """Release the memory; the counts stay known."""
         for ring in self._rings.values():

@@ -128,6 +128,7 @@ class Script:
         self._begin("broker killed")
         await self._kill()
         self._begin("broker back")
+        await self._subscribed_again()
         await self._until_second(seconds)
 
     async def _cut(self, seconds: float) -> None:
@@ -159,6 +160,22 @@ class Script:
         same = sum(rings.epochs().get(name) == epoch for name, epoch in before.items())
         self._announce(
             f"started again, ready in {took:.2f} s; {same} of {len(before)} rings continue where they were"
+        )
+
+    async def _subscribed_again(self) -> None:
+        """Wait until each subscriber has a record of this broker, from each ring that it knows.
+
+        A ZeroMQ subscriber learns from a later record that it has missed some. So publishers end after this.
+        """
+        ends, subscribers = self._watch.rings.ends(), self._cast.subscribers.values()
+        await self._until(
+            lambda: all(
+                after > ends[ring]
+                for child in subscribers
+                for ring, (_, after) in child.latest["places"].items()
+            ),
+            SETTLE_S,
+            "subscribers, after the broker came back",
         )
 
     async def _finish(self) -> None:

@@ -6,6 +6,8 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -15,6 +17,7 @@ from examples.demo import __main__ as demo
 from examples.demo.plots import draw
 from examples.demo.scene import Scene, Sink
 from examples.demo.script import Script
+from examples.demo.watch import TICK_S
 from tests.support.children import ModuleChild
 from tests.support.demo_report import make_report
 from tests.support.waiting import wait_until
@@ -147,6 +150,18 @@ def test_a_broker_that_does_not_start_is_named_with_its_last_words(
     printed = capsys.readouterr()
     assert "there is no such setting" in printed.err
     assert len(list(temporary.iterdir())) == 1
+
+
+async def test_publishers_end_after_each_subscriber_has_a_record_of_the_new_broker() -> None:
+    child = SimpleNamespace(latest={"places": {"host-0": [1, 5]}})
+    script: Any = Script.__new__(Script)
+    script._cast = SimpleNamespace(subscribers={"zmq": child}, look_after=lambda: None)
+    script._watch = SimpleNamespace(rings=SimpleNamespace(ends=lambda: {"host-0": 5, "replay-0": 3}))
+    waiting = asyncio.create_task(script._subscribed_again())
+    await asyncio.wait([waiting], timeout=2 * TICK_S)
+    assert not waiting.done()  # it has the last record of before the kill
+    child.latest = {"places": {"host-0": [1, 6]}}
+    await waiting
 
 
 def test_a_sink_that_is_cut_refuses_everybody_and_comes_back_whole(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.support import fuzz_control
 from tests.support.c_programs import compiler_or_skip
 from tests.support.fuzz import TARGETS, expanded, program
 
+pytestmark = pytest.mark.timeout(600)  # the first test compiles the engine: two minutes on a busy machine
 NEW_INPUTS = 500
 HANDSHAKES = 100  # new inputs of the target tls, where each is a handshake
 
