@@ -23,11 +23,7 @@ def s3_server() -> Iterator[str]:
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            deadline = time.monotonic() + START_S
-            while not _answers(url):
-                assert process.poll() is None, "moto's server has ended"
-                assert time.monotonic() < deadline, "moto's server does not answer"
-                time.sleep(0.02)
+            wait_for(process, url)
             yield url
         finally:
             process.kill()
@@ -77,6 +73,15 @@ class Account:
         self._iam.create_user(UserName=user)
         made = self._iam.create_access_key(UserName=user)["AccessKey"]
         return made["AccessKeyId"], made["SecretAccessKey"]
+
+
+def wait_for(process: subprocess.Popen[bytes], url: str) -> None:
+    """Until that server answers."""
+    deadline = time.monotonic() + START_S
+    while not _answers(url):
+        assert process.poll() is None, f"the server of {url} has ended"
+        assert time.monotonic() < deadline, f"{url} does not answer"
+        time.sleep(0.02)
 
 
 def _answers(url: str) -> bool:

@@ -11,6 +11,7 @@ from bridge.sinks.lease import LEASE_S, RENEW_S, Lease, this_machine
 obstore = pytest.importorskip("obstore", reason="needs obstore: pip install 'brim[objects]'")
 pytest.importorskip("moto", reason="needs moto: pip install 'moto[s3,server]'")
 
+from tests.support import azure_server  # noqa: E402
 from tests.support.s3_server import make_bucket, options, s3_server  # noqa: E402
 
 
@@ -28,15 +29,25 @@ def server() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["s3", "memory"])
-def store(request: pytest.FixtureRequest, server: str) -> Any:
+@pytest.fixture(params=["s3", "azure", "memory"])
+def store(request: pytest.FixtureRequest, server: str) -> Iterator[Any]:
     """One store, which every bridge of a test looks at."""
+    if request.param == "azure":
+        if azure_server.NEEDS_AZURITE:
+            pytest.skip(azure_server.NEEDS_AZURITE)
+        directory = request.getfixturevalue("tmp_path_factory").mktemp("azure")
+        with azure_server.azure_server(directory) as url:
+            azure_server.make_container(url, "lake")
+            client = {"allow_http": True, "pool_max_idle_per_host": "0"}
+            yield obstore.store.AzureStore("lake", client_options=client, **azure_server.options(url))
+        return
     if request.param == "memory":
-        return obstore.store.MemoryStore()
+        yield obstore.store.MemoryStore()
+        return
     bucket = f"lake-{abs(hash(request.node.name))}"
     make_bucket(server, bucket)
     client = {"allow_http": True}
-    return obstore.store.S3Store(bucket, client_options=client, **options(server))
+    yield obstore.store.S3Store(bucket, client_options=client, **options(server))
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from bridge.format.installation import Holder
 from bridge.sinks.directory import DIRECT_MIN_BYTES, PARTIAL, DirectorySink
 from bridge.sinks.interface import FileSink, MergingStore
 from bridge.sinks.registry import open_file_sink, open_sink
+from tests.support import azure_server
 from tests.support.drained_files import drained_file_of, store
 from tests.support.s3_server import make_bucket, options, s3_server
 from tests.support.small_disk import small_disk
@@ -39,8 +40,20 @@ def server() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["directory", "objects", "memory", "s3"])
-def sink(request: pytest.FixtureRequest, tmp_path: Path, server: str) -> Iterator[tuple[FileSink, Stored]]:
+@pytest.fixture(scope="module")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An Azure Blob server; "": this machine has none."""
+    if azure_server.NEEDS_AZURITE or not importlib.util.find_spec("obstore"):
+        yield ""
+        return
+    with azure_server.azure_server(tmp_path_factory.mktemp("azure")) as url:
+        yield url
+
+
+@pytest.fixture(params=["directory", "objects", "memory", "s3", "azure"])
+def sink(
+    request: pytest.FixtureRequest, tmp_path: Path, server: str, azure: str
+) -> Iterator[tuple[FileSink, Stored]]:
     """A sink, and how to look at what it holds from outside."""
     root = tmp_path / "lake"
     if request.param == "directory":
@@ -61,6 +74,20 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path, server: str) -> Iterato
                 bucket, prefix="some/prefix", client_options=client, **options(server)
             )
             yield made, lambda name: bytes(obstore.get(lake, name).bytes())
+            made.close()
+            return
+        if request.param == "azure":
+            if not azure:
+                pytest.skip(azure_server.NEEDS_AZURITE)
+            container = f"lake-{abs(hash(request.node.name))}"
+            azure_server.make_container(azure, container)
+            at = azure_server.options(azure)
+            idle: dict[str, str] = {"pool_max_idle_per_host": "0"}  # Azurite keeps connections open
+            made = open_file_sink(f"az://{container}/some/prefix", at | idle)
+            blobs = obstore.store.AzureStore(
+                container, prefix="some/prefix", client_options={"allow_http": True, **idle}, **at
+            )
+            yield made, lambda name: bytes(obstore.get(blobs, name).bytes())
             made.close()
             return
         local = request.param == "objects"
