@@ -1,6 +1,7 @@
 """lake() in a real Spark: native and Parquet files as one DataFrame, each record once."""
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pyspark.errors import AnalysisException
 from bridge.errors import SourceOptionError
 from bridge.spark.jobs import gaps
 from bridge.spark.lake import lake
+from bridge.spark.options import SQL_VIEW
 from tests.support.drained_files import EPOCH, drained_file_of, store, store_parquet
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
@@ -138,13 +140,16 @@ def test_sql_reads_a_view_and_a_statement_that_cannot_work_names_it(spark: Any, 
     spark.sql(f"CREATE TEMPORARY VIEW of_sql USING brim OPTIONS (path '{mixed}', edge 'edge-1')")
     assert spark.sql("SELECT count(*) FROM of_sql").collect()[0][0] == 40
     spark.catalog.dropTempView("of_sql")
-    view = r"write CREATE TEMPORARY VIEW name USING brim OPTIONS \(path '/srv/lake'\)"
+    view = f"write {re.escape(SQL_VIEW)}"
     for place in (f"OPTIONS (path '{mixed}')", f"LOCATION '{mixed}'", ""):
         with pytest.raises(
             AnalysisException,
             match=rf"SourceOptionError: CREATE TABLE \.\.\. USING brim is not possible\n{view}",
         ):
             spark.sql(f"CREATE TABLE of_sql USING brim {place}")
+    spark.sql(SQL_VIEW.replace("/srv/lake", str(mixed)))
+    assert spark.sql("SELECT count(*) FROM name WHERE edge = 'edge-1'").collect()[0][0] == 40
+    spark.catalog.dropTempView("name")
     with pytest.raises(
         AnalysisException, match="Unsupported data source type for direct query on files: brim"
     ):
