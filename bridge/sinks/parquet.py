@@ -1,7 +1,7 @@
 """Parquet sink: Parquet files instead of drained files, in any sink for files. Half the bytes, readable by
 any tool.
 
-    option format = "parquet" of a directory or an object store; needs pyarrow: pip install 'brim[spark]'
+    option format = "parquet" of a directory or an object store; needs pip install 'brim[archive]'
     option payloads = "/path": absolute path of a payload schema (bridge/payloads/schema.py); optional
 
 There is one Parquet file for each drained file, under its name with another ending. So Spark, Hive, DuckDB
@@ -108,10 +108,10 @@ class ParquetSink:
 
     def __init__(self, inner: FileSink, payloads: str = "") -> None:
         try:
-            import pyarrow.parquet  # noqa: F401
+            import bridge.arrow.schema  # noqa: F401 - imports numpy and pyarrow
         except ImportError as error:
-            hint = "pip install 'brim[spark]', or leave format = \"parquet\" out"
-            raise SinkUnavailable(f"{inner.url}: pyarrow is not installed", hint=hint) from error
+            hint = "pip install 'brim[archive]', or leave format = \"parquet\" out"
+            raise SinkUnavailable(f"{inner.url}: {error.name} is not installed", hint=hint) from error
         self._inner = inner
         self._payloads: Payloads | None = _read(inner.url, payloads) if payloads else None
         text = self._payloads.text if self._payloads is not None else ""

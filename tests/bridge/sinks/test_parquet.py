@@ -1,5 +1,7 @@
 """Files as Parquet: the same rows, once, in fewer bytes, where every tool finds them."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from bridge.sinks.interface import FileSink
 from bridge.sinks.registry import open_file_sink
 from tests.support.bridges import FailingSink, drain, publish, ring, run_dry, settings
 from tests.support.drained_files import EPOCH, GOLDEN, drained_file_of, golden_file
+from tests.support.project import ROOT
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'brim[spark]'")
 from pyarrow import dataset, parquet  # noqa: E402
@@ -225,6 +228,24 @@ def test_a_file_that_has_arrived_is_not_lost_with_its_records(tmp_path: Path, co
             assert drained.checkpoint.free == []
     numbers = sorted(int(path.name[:16]) for path in (tmp_path / "lake").rglob("*.parquet"))
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("library", ["numpy", "pyarrow"])
+def test_a_library_that_is_missing_is_named_with_the_extra_that_has_it(tmp_path: Path, library: str) -> None:
+    code = f"""
+import sys
+sys.modules["{library}"] = None
+from bridge.errors import SinkUnavailable
+from bridge.sinks.registry import open_file_sink
+try:
+    open_file_sink("{tmp_path.as_uri()}", {{"format": "parquet"}})
+except SinkUnavailable as error:
+    print(error, error.hint)
+"""
+    line = [sys.executable, "-c", code]
+    run = subprocess.run(line, capture_output=True, cwd=ROOT, timeout=60, check=True, text=True)
+    assert f"{library} is not installed" in run.stdout
+    assert "pip install 'brim[archive]'" in run.stdout
 
 
 def test_a_format_that_is_none_is_refused(tmp_path: Path) -> None:
