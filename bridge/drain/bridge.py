@@ -95,6 +95,7 @@ class Bridge:
         self._sleeper = Sleeper()
         self._stopping = False
         self._blocked = False
+        self._pausing = False  # before the next try: then only the time counts
         self._kicked = False  # a turn was requested
         self._commands: deque[_PendingCommand] = deque()
         self._calm_at = time.monotonic()  # time when a record was drained last, or none waited
@@ -359,7 +360,7 @@ class Bridge:
             with suppress(BridgeError):  # files in flight may have arrived nevertheless
                 drain.collect()
             return STATE_INTERVAL_S
-        flush = self._flush
+        flush, self._pausing = self._flush, False
         drain.partitions.flushing = flush is not None
         try:
             wait = drain.step()
@@ -368,13 +369,16 @@ class Bridge:
                 self._state = self._describe(drain)
                 flush.set()
         except (SinkUnavailable, CheckpointError, SourceError) as error:
-            wait = self._backoff.next_s()
+            wait, self._pausing = self._backoff.next_s(), True
             self._fail("retrying", error, wait)
         except SinkBlocked as error:
             self._blocked = True
             wait = 0.0
             self._fail("blocked", error, wait)
         else:
+            if drain.failing:  # a file is sent again: only its answer shows that the sink is back
+                self._condition = "retrying"
+                return wait
             if self._backoff.failures:
                 log.info("bridge continued name=%s failures=%d", self.settings.name, self._backoff.failures)
             self._backoff.reset()
@@ -428,8 +432,7 @@ class Bridge:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and not (self._stopping or self._kicked):
             rung = self._sleeper.sleep(readers, min(left, STATE_INTERVAL_S))
-            # Then only the time counts: other bridges may have succeeded.
-            if rung and self._condition != "retrying":
+            if rung and not self._pausing:  # other bridges may have succeeded
                 break
             self._refresh(drain)
 

@@ -189,6 +189,11 @@ class Drain:
         return now
 
     @property
+    def failing(self) -> bool:
+        """True if the sink has failed and has taken nothing since, and records wait for it."""
+        return self._window.failed and (bool(self._window.files) or not self.idle)
+
+    @property
     def idle(self) -> bool:
         """True if no record waits to be sent, as of the last step()."""
         return not self.partitions.waiting
@@ -311,7 +316,7 @@ class Drain:
             try:
                 file.future = self._delivery.send(file.shipment)
             except SinkUnavailable:
-                self._window.probing = True
+                self._window.probing = self._window.failed = True
                 raise
             file.future.add_done_callback(lambda _: self._on_answer())
         return any(file.future is not None for file in files)

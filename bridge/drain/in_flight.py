@@ -54,6 +54,7 @@ class InFlightWindow:
 
     files: list[InFlightFile] = field(default_factory=list)
     probing: bool = False  # a file failed, and none has succeeded since
+    failed: bool = False  # as probing, but also while the first file after a rewind has no answer yet
     rewinding: bool = False  # all files that were not acknowledged are sent again once none is in flight
 
     def __len__(self) -> int:
@@ -98,9 +99,10 @@ class InFlightWindow:
                 continue
             file.acknowledged, file.took_s = True, now - file.sent_at
             file.rejected = tuple(rejected)
-            self.probing = False
+            self.probing = self.failed = False
             acknowledged(file)
         self.probing |= failure is not None
+        self.failed |= failure is not None
         return failure
 
     def rewound(self) -> bool:

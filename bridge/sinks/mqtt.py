@@ -278,7 +278,8 @@ class MqttSink:
                     link.flush()
                     await link.drain()
                     if self._in_flight and loop.time() - self._answered_at > ACK_TIMEOUT_S:
-                        raise ConnectionLost(f"no acknowledgement for {ACK_TIMEOUT_S:g} s")
+                        text = "the line must carry a whole record in that time"
+                        raise ConnectionLost(f"no acknowledgement for {ACK_TIMEOUT_S:g} s ({text})")
         except asyncio.CancelledError:
             await link.close()
             raise

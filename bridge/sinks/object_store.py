@@ -260,6 +260,8 @@ def _remedy(error: Exception) -> str:
         return "there are no credentials: set those of the store in the environment or in options"
     if isinstance(error, FileNotFoundError):
         return "make the bucket or container, or correct the URL"
+    if "kind: Timeout" in str(error):
+        return "check the network and the endpoint; on a slow line, raise timeout (30s) in options"
     if "error sending request" in str(error) or "dns error" in str(error):
         return "check the network and the endpoint"
     return ""

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from bridge.backoff import Backoff
 from bridge.drain.bridge import Bridge
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import BridgeError, CheckpointBusy, InvalidCommand, SinkConflict, SinkUnavailable
+from bridge.format.file_builder import DrainedFile
 from bridge.sinks.interface import Sink
 from bridge.source.partition_source import RecordLog
 from persistence.read.log_reader import Epoch
@@ -351,3 +353,46 @@ def test_the_remedy_of_a_blocked_partition_drains_all_that_its_ring_holds(
         with running(moved) as bridge:
             assert bridge.flush(20)
     assert offsets_drained(tmp_path / "lake")["default", 0, EPOCH - 1] == list(range(300))
+
+
+def _is_sent_again(bridge: Bridge, failures: int) -> bool:
+    return (bridge.state().in_flight, bridge.state().failures) == (1, failures)
+
+
+@pytest.mark.parametrize("window", [2, 4])
+def test_a_sink_that_fails_late_is_shown_until_it_takes_a_file(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, window: int
+) -> None:
+    """As a line that is too slow: a put is under way nearly all the time, and fails at its time limit."""
+    waits = [threading.Event() for _ in range(4)]
+    begun = threading.Semaphore(0)
+
+    class Slow(FailingSink):
+        def put(self, file: DrainedFile) -> None:
+            number = len(self.puts)
+            self.puts.append(file.name)
+            begun.release()
+            assert waits[number].wait(PATIENCE_S)
+            if number < 3:
+                raise SinkUnavailable("no answer within 30 s", hint="raise timeout")
+            self.inner.put(file)
+
+    slow = Slow(tmp_path / "lake")
+    with (
+        ring(runtime_directory) as made,
+        running(settings(runtime_directory, tmp_path, window=window), slow) as bridge,
+    ):
+        publish(made, 10)
+        for number in range(4):
+            assert begun.acquire(timeout=PATIENCE_S)
+            if number:  # it is sent again, and nothing is known of it yet
+                wait_until(partial(_is_sent_again, bridge, number))
+                state = bridge.state()
+                assert (state.condition, state.last_error) == ("retrying", "no answer within 30 s")
+                assert state.remedy == "raise timeout"
+            waits[number].set()
+        wait_until(lambda: bridge.state().condition == "idle")
+        assert (bridge.state().last_error, bridge.state().failures) == ("", 0)
+    logged = [record.getMessage() for record in caplog.records if record.name == "bridge.drain.bridge"]
+    assert sum("no answer within 30 s" in line for line in logged) == 1
+    assert drained(tmp_path) == list(range(10))
