@@ -241,7 +241,8 @@ class Zmq(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     endpoint: str = ""
     """Endpoint that the publisher binds, ipc:// or tcp://. Empty: ipc://RUNTIME_DIR/zmq.sock."""
     send_high_water: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
-    """Messages queued for one subscriber. Beyond it messages are dropped and counted."""
+    """Messages queued for one subscriber, with their payloads, in the memory of the broker: 10,000 messages
+    of 1 MB take 10 GB. Lower it for large payloads. Beyond it messages are dropped and counted."""
     secret_key_file: Path | None = None
     """CURVE certificate of the broker with its secret key. Without it only loopback and ipc:// are
     allowed."""
