@@ -45,7 +45,7 @@ class PeerLimits:
     parts_max: int
     message_max_bytes: int
     unread_max_ms: int = 0
-    received_max_bytes: int = 0  # of all peers, since each connected; 0: no limit
+    received_max_bytes: int = 0  # of all peers, since each connected, without heartbeats; 0: no limit
     undrained_max_bytes: int = UNDRAINED_MAX_BYTES  # finished messages that the server has not received
     connections_max: int = 1_024 // OF_CONNECTION  # of all peers
 

@@ -11,6 +11,8 @@
 #define SIGNATURE_LAST 0x7Fu
 #define VERSION_AT 10u
 #define VERSION_MIN 3u
+/* Commands of fewer bytes are heartbeats: PING with a time, PONG.  A subscription is longer: its name has 9. */
+#define CONTENT_MIN 10u
 
 enum {
     MORE = 1,
@@ -52,6 +54,8 @@ static zl_verdict header_end(zl_frames *frames, const zl_limits *limits)
     if (length > limits->message_max_bytes)
         return ZL_TOO_LONG;
     frames->left = length;
+    if (!frames->command || length >= CONTENT_MIN)
+        frames->content += length + frames->header_bytes;
     if (!frames->command) { /* a command may come between the parts of a message */
         frames->more = flags & MORE;
         frames->parts++;

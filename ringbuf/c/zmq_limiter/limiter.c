@@ -45,7 +45,7 @@ typedef struct zl_link {
     uint32_t at[SIDES], end[SIDES];
     bool ended[SIDES]; /* that side sends no more bytes */
     zl_frames frames;  /* of the peer */
-    uint64_t received; /* bytes of the peer */
+    uint64_t received; /* bytes of the peer, without heartbeats */
     uint64_t began_ms; /* begin of the unfinished message */
     uint64_t stuck_ms; /* begin of the time without reads by the peer */
     uint32_t next_free;
@@ -206,10 +206,10 @@ static bool check_message(zl_limiter *limiter, zl_link *link, size_t length, uin
     }
     if (link->frames.whole || !before)
         link->began_ms = now;
-    link->received += length;
-    limiter->received += length;
+    link->received += link->frames.content;
+    limiter->received += link->frames.content;
     limiter->undrained += link->frames.whole;
-    link->frames.whole = 0;
+    link->frames.whole = link->frames.content = 0;
     while (limiter->unfinished > limiter->limits.unfinished_max_bytes && link->fds[PEER] >= 0)
         end_oldest(limiter);
     while (limiter->limits.received_max_bytes && limiter->received > limiter->limits.received_max_bytes)

@@ -204,16 +204,20 @@ def test_the_peer_that_has_sent_most_is_disconnected_when_all_have_sent_too_much
     limits = PeerLimits(4, 1 << 20, received_max_bytes=1000)
     with limiter(tmp_path, limits) as (made, path, inner):
         messages = [GREETING + frame(bytes(size)) for size in (98, 700)]
-        peers = [dial(path, message) for message in messages]  # 164 and 773 bytes
+        peers = [dial(path, message) for message in messages]  # 100 and 709 bytes without the greeting
         behind = [inner.accept()[0] for _ in peers]
         for end, message in zip(behind, messages, strict=True):
             assert received(end, len(message)) == message
-        peers[0].sendall(frame(bytes(98)))
+        ping = b"\x04\x07\x04PING\x00\x0a"
+        peers[0].sendall(ping * 200)  # a peer may be connected for years
+        assert received(behind[0], 1800) == ping * 200
+        assert made.counts()["hoarding"] == 0
+        peers[0].sendall(frame(bytes(98)) * 2)
         assert is_closed(peers[1])
         assert made.counts()["hoarding"] == 1
         for _ in range(6):  # what the other one had sent counts no longer
             peers[0].sendall(frame(bytes(98)))
-        assert len(received(behind[0], 700)) == 700
+        assert len(received(behind[0], 800)) == 800
         assert made.counts()["open"] == 1
         for client in (*peers, *behind):
             client.close()
