@@ -117,6 +117,7 @@ class DelayedStore:
             self._load()
 
     def _load(self) -> None:
+        self.close()  # an attempt that failed
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, FILE_MODE))
         self._db = sqlite3.connect(
             self.path, isolation_level=None, check_same_thread=False, cached_statements=16
