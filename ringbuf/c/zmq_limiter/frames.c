@@ -11,7 +11,7 @@
 #define SIGNATURE_LAST 0x7Fu
 #define VERSION_AT 10u
 #define VERSION_MIN 3u
-/* Commands of fewer bytes are heartbeats: PING with a time, PONG.  A subscription is longer: its name has 9. */
+/* Commands of fewer bytes are heartbeats: PING with a time, PONG.  SUBSCRIBE alone has 10 bytes. */
 #define CONTENT_MIN 10u
 
 enum {

@@ -17,7 +17,7 @@ typedef struct zl_limits {
     uint64_t message_max_bytes;    /* of all its parts; a command counts as a message */
     uint64_t unfinished_max_bytes; /* of messages without an end, of all peers */
     uint64_t undrained_max_bytes;  /* of finished messages since zl_drained(): beyond, peers wait */
-    uint64_t received_max_bytes;   /* of all open connections since each began, without heartbeats; 0: no limit */
+    uint64_t received_max_bytes;   /* of all open connections, without heartbeats; 0: no limit */
     uint32_t unfinished_max_ms;    /* from the first byte of a message to its last */
     uint32_t unread_max_ms;        /* longest time without reading by the peer; 0: no limit */
 } zl_limits;
