@@ -25,6 +25,7 @@ import json
 import os
 import re
 import uuid
+import weakref
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -208,7 +209,9 @@ class IcebergLog:
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
-            self._catalog = self._catalog or _catalog_of(self._settings["catalog"])
+            if self._catalog is None:
+                self._catalog = _catalog_of(self._settings["catalog"])
+                weakref.finalize(self, self._catalog.close)  # its connections
             return self._catalog.load_table(self._settings["name"])
         except NoSuchTableError:
             return None

@@ -1,6 +1,7 @@
 """Delta and Iceberg tables as other programs read them: by deltalake and PyIceberg, without Brim."""
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,14 @@ def iceberg_of(table: Path) -> Any:
     from pyiceberg.catalog import load_catalog
 
     kept = json.loads(Path(f"{table}.state", "iceberg.json").read_text())
-    return load_catalog("brim", uri=kept["catalog"]).load_table(kept["name"])
+    catalog = load_catalog("brim", uri=kept["catalog"])
+    return with_catalog(catalog.load_table(kept["name"]), catalog)
+
+
+def with_catalog(table: Any, catalog: Any) -> Any:
+    """The table. The connections of its catalogue are closed at its end."""
+    weakref.finalize(table, catalog.close)
+    return table
 
 
 def rows_of(table: Path, form: str, columns: list[str]) -> Any:

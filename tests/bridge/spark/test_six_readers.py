@@ -27,7 +27,7 @@ from bridge.sinks.registry import open_file_sink
 from bridge.spark.jobs import bronze, silver
 from bridge.spark.tables import FORMATS, read_table
 from tests.support.drained_files import drained_file_of
-from tests.support.open_tables import delta_of, iceberg_of
+from tests.support.open_tables import delta_of, iceberg_of, with_catalog
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(580)]
 
@@ -96,7 +96,7 @@ def registered_in_iceberg(files: list[Path], place: Path) -> Any:
     catalog.create_namespace("other")
     table = catalog.create_table("other.files", ds.dataset(files[0]).schema)
     table.add_files([f"file://{path}" for path in files])
-    return table
+    return with_catalog(table, catalog)
 
 
 def registered_in_delta(files: list[Path], place: Path) -> Any:
