@@ -154,8 +154,10 @@ class LogThread:
 
     def _rounds(self) -> None:
         writer = self.writer
-        while not self._stopping.is_set():
-            writer.called()  # before the calls are read: run() notices calls after this
+        while True:
+            writer.called()  # before calls and _stopping are read: run() notices calls after this
+            if self._stopping.is_set():
+                break
             self._serve()
             self._hurry(writer.is_waited_for)
             writer.run()
@@ -179,9 +181,9 @@ class LogThread:
         pause_s: float | None = None
         while True:
             self._maintenance_due.wait(pause_s)
+            self._maintenance_due.clear()
             if self._stopping.is_set():
                 return
-            self._maintenance_due.clear()
             try:
                 pause_s = self.writer.log.run_maintenance(self._stopping.is_set, paced=True)
             except OSError as error:

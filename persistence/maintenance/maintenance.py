@@ -503,8 +503,10 @@ class MaintenanceThread:
             self._worker.close()
 
     def _run(self) -> None:
-        while not self._stopping:
+        while True:
             self._wake.clear()
+            if self._stopping:
+                return
             pause_s = LOOK_S
             for maintenance in list(self._maintained):
                 others = any(other.busy for other in self._maintained if other is not maintenance)

@@ -59,6 +59,22 @@ def running(
         log.close()
 
 
+class StoppedMeanwhile(threading.Event):
+    """Stops the thread after each check that found it running, before that thread does anything else."""
+
+    def __init__(self, thread: LogThread) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def is_set(self) -> bool:
+        was_set = super().is_set()
+        if not was_set:
+            self.set()
+            self._thread.writer.call()
+            self._thread._maintenance_due.set()
+        return was_set
+
+
 @pytest.fixture
 def ring(runtime_directory: Path) -> Iterator[Ring]:
     with Ring.create(runtime_directory / "a-0", capacity_bytes=1 << 20, epoch=7) as ring:
@@ -298,6 +314,22 @@ def test_a_sync_that_fails_is_survived_by_writing_again(ring: Ring, tmp_path: Pa
         assert log.stats.failed_syncs + log.stats.failed_writes == times
         assert thread.status()["reason"] == ""
         assert payloads(log, "a-0", 7) == {i: b"%d" % i for i in range(30)}
+
+
+@pytest.mark.parametrize("thread", ["brim-log", "brim-log-maint"])
+def test_a_stop_between_a_check_and_a_sleep_is_noticed(ring: Ring, tmp_path: Path, thread: str) -> None:
+    log = Log(tmp_path)
+    log.recover()
+    logged = LogThread(log, [LoggedRing(ring, "disk")])
+    logged._stopping = StoppedMeanwhile(logged)
+    run = logged._run if thread == "brim-log" else logged._run_maintenance
+    only = threading.Thread(target=run, name=thread, daemon=True)
+    logged.writer.call()
+    logged._maintenance_due.set()
+    only.start()
+    only.join(PATIENCE_S)
+    assert not only.is_alive()
+    log.close()
 
 
 FULL_DISK = """
