@@ -208,7 +208,7 @@ def test_a_query_shows_rows_errors_and_a_cut_and_is_cancelled(
 ) -> None:
     publish(site.broker, Publish("sql/1", HOSTILE.encode()), Publish("sql/2", b'=1+1,"\r\n'))
     show(admin, "sql")
-    assert "FROM records" in admin.value("document.querySelector('textarea').value")
+    admin.until("document.querySelector('textarea')?.value.includes('FROM records')")
     columns = "topic, payload_text AS text, 9007199254740993 AS big, NULL AS none"
     query = f"SELECT {columns} FROM records ORDER BY topic"
     admin.write("textarea", query)
