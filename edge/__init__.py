@@ -26,7 +26,7 @@
     cli/            the commands of `brim`
 
 A room imports only rooms that stand above it here, and errors.py, logging_setup.py, log_throttle.py,
-recent_lines.py, terminal_escape.py, verb_process.py and waiting.py, which import no room;
+recent_lines.py, terminal_escape.py, unix_socket.py, verb_process.py and waiting.py, which import no room;
 tests/test_layering.py has the exact table. Importing this package loads nothing, so that using only
 `edge.mqtt` costs nothing else.
 """

@@ -41,6 +41,7 @@ edge.log_throttle:
 edge.terminal_escape:
 edge.logging_setup: edge.log_throttle edge.recent_lines edge.terminal_escape msgspec
 edge.recent_lines:
+edge.unix_socket:
 edge.verb_process:
 edge.waiting:
 edge.rpc: EDGE msgspec
@@ -57,15 +58,15 @@ edge.broker: EDGE edge.auth edge.config edge.engine edge.mqtt edge.session_store
     edge.streams ringbuf msgspec
 edge.recovery: EDGE FILES edge.auth edge.broker edge.config edge.engine edge.mqtt edge.session_store
     edge.streams persistence persistence.free_disk_space ringbuf msgspec
-edge.transport: EDGE edge.auth edge.broker edge.config edge.engine edge.mqtt ringbuf msgspec
-    websockets
+edge.transport: EDGE edge.auth edge.broker edge.config edge.engine edge.mqtt edge.unix_socket ringbuf
+    msgspec websockets
 edge.log: PERSISTENCE EDGE edge.broker edge.config edge.mqtt edge.streams persistence persistence.log
     persistence.maintenance persistence.read persistence.segment ringbuf
 edge.delayed: EDGE edge.broker edge.config edge.engine edge.mqtt edge.streams ringbuf msgspec
 edge.backup: EDGE FILES edge.config edge.delayed edge.recovery edge.session_store edge.streams persistence
     persistence.archive persistence.read persistence.segment ringbuf msgspec
-edge.local: EDGE edge.broker edge.config edge.mqtt edge.rpc edge.streams edge.terminal_escape edge.waiting
-    ringbuf msgspec zmq
+edge.local: EDGE edge.broker edge.config edge.mqtt edge.rpc edge.streams edge.terminal_escape
+    edge.unix_socket edge.waiting ringbuf msgspec zmq
 edge.consumers: EDGE FILES edge.auth edge.config edge.local edge.mqtt edge.rpc edge.waiting
     persistence.free_disk_space persistence.read ringbuf msgspec pyroaring zmq
 edge.load: edge.errors edge.mqtt ringbuf

@@ -10,13 +10,12 @@ import errno
 import fcntl
 import os
 import socket
-import stat
 import struct
-from contextlib import suppress
 from pathlib import Path
 
 from edge.config.setting_rules import split_address
 from edge.errors import EdgeError, PortTaken
+from edge.unix_socket import FileId, file_id, is_socket, remove_own, remove_unserved
 
 BACKLOG = 512
 SIOCGIFADDR = 0x8915  # ioctl: IPv4 address of an interface
@@ -32,7 +31,7 @@ class ZmqListener:
         self.table = table
         self.endpoint = endpoint  # the bound endpoint
         self.path: Path | None = None  # of a bound Unix socket with a file
-        self._file = (0, 0)  # device and inode of that file
+        self._file: FileId = (0, 0)
         setting = f"{table}.endpoint"
         try:
             self.socket = self._listen()
@@ -48,9 +47,7 @@ class ZmqListener:
         """Close, and remove the file unless it is of another process now. May be called twice."""
         self.socket.close()
         if self.path is not None:
-            with suppress(OSError):  # the file or its directory is gone
-                if _file_of(self.path) == self._file:
-                    self.path.unlink()
+            remove_own(self.path, self._file)
             self.path = None
 
     def _listen(self) -> socket.socket:
@@ -78,10 +75,11 @@ class ZmqListener:
             if place.startswith("@"):
                 listener.bind("\0" + place[1:])
             else:
-                _remove_socket(Path(place))
+                path = Path(place)
+                if is_socket(path) and not remove_unserved(path):  # bind() reports another file
+                    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
                 listener.bind(place)
-                self.path = Path(place)
-                self._file = _file_of(self.path)
+                self.path, self._file = path, file_id(path)
                 self.path.chmod(0o660)
             listener.listen(BACKLOG)
         except BaseException:
@@ -99,26 +97,3 @@ def _address_of(host: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         request = fcntl.ioctl(asking, SIOCGIFADDR, _IFREQ.pack(host.encode()))
     return socket.inet_ntoa(request[_IFREQ_ADDRESS])
-
-
-def _file_of(path: Path) -> tuple[int, int]:
-    status = path.lstat()
-    return status.st_dev, status.st_ino
-
-
-def _remove_socket(path: Path) -> None:
-    """Remove the socket of a killed broker. Raises OSError with EADDRINUSE: a process listens there."""
-    try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            return  # bind() reports it
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-        except BlockingIOError:
-            pass  # a full backlog: a process listens
-    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import stat
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,6 +18,7 @@ from edge.config.listener import Listener
 from edge.config.setting_rules import split_address
 from edge.errors import EdgeError, PortTaken
 from edge.transport.passed_sockets import PassedSockets
+from edge.unix_socket import FileId, file_id, is_socket, remove_own, remove_unserved
 
 BACKLOG = 4_096  # a fleet that reconnects at once; the kernel limits it to net.core.somaxconn
 UNIX_UMASK = 0o117  # leaves 0660
@@ -31,7 +31,7 @@ class ListenAddress(Struct, frozen=True):
     host: str
     port: int
     path: str = ""
-    file: tuple[int, int] = (0, 0)  # device and inode of a Unix socket, to identify it later
+    file: FileId = (0, 0)  # of a Unix socket
 
     def __str__(self) -> str:
         """`127.0.0.1:1883`, `wss://[::]:443`, `unix:///run/brim/mqtt.sock`."""
@@ -115,39 +115,26 @@ def _bind_unix(path: Path) -> tuple[socket.socket, ListenAddress]:
         raise EdgeError(text, hint="make its directory, or let the broker's user write there") from error
     finally:
         os.umask(before)
-    status = path.stat()
-    return server, ListenAddress("unix", "", 0, str(path), (status.st_dev, status.st_ino))
+    return server, ListenAddress("unix", "", 0, str(path), file_id(path))
 
 
 def _clear(path: Path) -> None:
     """Remove a socket file without a listening process."""
-    try:
-        status = path.lstat()
-    except OSError:
+    exists = is_socket(path)
+    if exists is None:
         return
-    if not stat.S_ISSOCK(status.st_mode):
+    if not exists:
         raise EdgeError(f"{path} exists and is not a socket", hint="set another path in [[listener]]")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
+    try:
+        if remove_unserved(path):
             return
-        except OSError as error:
-            if error.errno != errno.EAGAIN:  # a full backlog: a process listens
-                text = f"Unix socket {path} cannot be looked at: {error.strerror}"
-                raise EdgeError(text, hint="remove it, or set another path in [[listener]]") from error
+    except OSError as error:
+        text = f"Unix socket {path} cannot be looked at: {error.strerror}"
+        raise EdgeError(text, hint="remove it, or set another path in [[listener]]") from error
     raise PortTaken(f"Unix socket {path} is in use", hint="stop what listens there, or set another path")
 
 
 def remove_socket(address: ListenAddress) -> None:
     """Remove the file of a Unix socket, unless it belongs to another process now."""
-    if not address.path:
-        return
-    path = Path(address.path)
-    try:
-        status = path.lstat()
-        if (status.st_dev, status.st_ino) == address.file:
-            path.unlink()
-    except OSError:
-        return  # the file or its directory is already gone
+    if address.path:
+        remove_own(Path(address.path), address.file)
