@@ -69,6 +69,21 @@ def settings(runtime: Path, root: Path, **changes: object) -> BridgeSettings:
 
 
 @contextmanager
+def running(
+    chosen: BridgeSettings, sink: Sink | None = None, cold: RecordLog | None = None
+) -> Iterator[RunningBridge]:
+    """A bridge that runs on its thread, and is stopped at the end, as its sink is."""
+    made = RunningBridge(chosen, sink=sink, cold=cold)
+    made.start()
+    try:
+        yield made
+    finally:
+        assert made.stop(20)
+        if sink is not None:
+            sink.close()
+
+
+@contextmanager
 def commanded(bridge: RunningBridge) -> Iterator[ControlSocket]:
     """The command socket of a bridge, served by a thread."""
     loop, control = asyncio.new_event_loop(), ControlSocket(bridge)

@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,30 +14,13 @@ import pytest
 
 from bridge.backoff import Backoff
 from bridge.drain.bridge import Bridge
-from bridge.drain.settings import BridgeSettings
 from bridge.errors import BridgeError, CheckpointBusy, InvalidCommand, SinkConflict, SinkUnavailable
 from bridge.format.file_builder import DrainedFile
-from bridge.sinks.interface import Sink
-from bridge.source.partition_source import RecordLog
 from persistence.read.log_reader import Epoch
 from ringbuf import Range
-from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry, settings
+from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry, running, settings
 from tests.support.drained_files import offsets_drained
 from tests.support.waiting import PATIENCE_S, wait_until
-
-
-@contextmanager
-def running(
-    chosen: BridgeSettings, sink: Sink | None = None, cold: RecordLog | None = None
-) -> Iterator[Bridge]:
-    made = Bridge(chosen, sink=sink, cold=cold)
-    made.start()
-    try:
-        yield made
-    finally:
-        assert made.stop(20)
-        if sink is not None:
-            sink.close()
 
 
 def drained(root: Path) -> list[int]:

@@ -2,23 +2,19 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bridge.drain.bridge import Bridge
 from bridge.drain.checkpoint import Checkpoint
-from bridge.drain.settings import BridgeSettings
 from bridge.errors import SinkUnavailable
 from bridge.format.file_builder import DrainedFile
 from bridge.format.sink_batch import Rejected, SinkBatch
-from bridge.sinks.interface import Sink
 from bridge.source.partition_source import PartitionSource
-from tests.support.bridges import EPOCH, FailingSink, publish, ring, settings
+from tests.support.bridges import EPOCH, FailingSink, publish, ring, running, settings
 from tests.support.drained_files import offsets_drained
 from tests.support.waiting import wait_until
 
@@ -71,18 +67,6 @@ class MistakenQueue:
 
     def close(self) -> None:
         pass
-
-
-@contextmanager
-def running(chosen: BridgeSettings, sink: Sink | None = None) -> Iterator[Bridge]:
-    bridge = Bridge(chosen, sink=sink)
-    bridge.start()
-    try:
-        yield bridge
-    finally:
-        assert bridge.stop(20)
-        if sink is not None:
-            sink.close()
 
 
 def tracebacks(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
