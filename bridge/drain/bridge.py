@@ -217,6 +217,7 @@ class Bridge:
                     return
             else:
                 try:
+                    self._restarts.begin()  # the former look is not a drain that ran since then
                     self._state = self._waiting(saved)
                 except BridgeError:
                     pass
@@ -249,6 +250,7 @@ class Bridge:
         try:
             while True:
                 try:
+                    self._kicked = False  # a command that comes during this attempt ends the pause after it
                     self._restarts.begin()
                     self._run_drain(opened or self._reopen())
                 except BaseException as error:  # libraries in Rust raise no Exception
@@ -311,7 +313,6 @@ class Bridge:
 
     def _await_restart(self, error: BaseException) -> None:
         """Report the error, and wait until the next drain is due or a command arrives."""
-        self._kicked = False
         wait_s = self._restarts.failed(error)
         self._totals.restarts = self._restarts.count
         self._error, self._condition = error, "retrying"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.drain.clock import DrainClock
+from bridge.drain.restarts import skip_hint
 from bridge.drain.scheduler import Demand
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import BridgeError, SourceError
@@ -143,8 +144,7 @@ class Partitions:
         except BridgeError:
             raise
         except Exception as error:  # noqa: BLE001  a mistake that one partition meets must not stop others
-            command = f"brim bridge skip {self.settings.name} --stream {name.stream}"
-            hint = f"report the traceback in the log; `{command}` passes over the records that wait"
+            hint = skip_hint(f"{self.settings.name} --stream {name.stream}")
             self._block(name, f"a mistake in the program: {error!r}; {hint}", error)
         else:
             if (known := self._blocked.get(name)) and known.retry_at <= self.clock.monotonic():

@@ -2,7 +2,8 @@
 
 Known errors (bridge/errors.py) are retried by bridge.py with the same drain. After any other error the state
 in memory may be half changed, so the drain is dropped as by a kill, and the next one begins from the
-checkpoint. Owns no thread and no drain.
+checkpoint. An error while one partition is read blocks only that partition (partitions.py). Owns no thread
+and no drain.
 
 Pauses grow with each failure, and are reset by a drain that ran for a minute. An error is logged with its
 traceback once; the same error again only at level DEBUG.
@@ -47,8 +48,8 @@ class Restarts:
             self._logged = ""
         self.count += 1
         wait_s = self._backoff.next_s()
-        text, repeated = words_of(error), words_of(error) == self._logged
-        self._logged = text
+        text = words_of(error)
+        repeated, self._logged = text == self._logged, text
         log.log(
             logging.DEBUG if repeated else logging.ERROR,
             "bridge failed name=%s reason=%s restart_in_s=%.1f restarts=%d; %s",
@@ -71,7 +72,10 @@ def remedy_of(error: BaseException, name: str) -> str:
     """The remedy for an error of the bridge `name`."""
     if isinstance(error, BridgeError):
         return error.hint
-    return (
-        "a mistake in the program: the bridge starts again from its checkpoint; report the traceback in the "
-        f"log; `brim bridge skip {name}` passes over the records that wait"
-    )
+    return f"a mistake in the program: the bridge starts again from its checkpoint; {skip_hint(name)}"
+
+
+def skip_hint(arguments: str) -> str:
+    """The remedy for a mistake in the program; `arguments` of `brim bridge skip`."""
+    command = f"brim bridge skip {arguments}"
+    return f"report the traceback in the log; `{command}` passes over the records that wait"

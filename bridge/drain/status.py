@@ -23,9 +23,10 @@ Condition = Literal["starting", "draining", "idle", "paused", "retrying", "block
 class BridgeState:
     """State of a bridge at one moment.
 
-    condition        starting, draining, idle (all is drained), paused, retrying,
+    condition        starting, draining, idle (all is drained), paused,
+                     retrying (after a failure of the sink, or an unexpected error),
                      blocked (an operator must act and then resume; or a partition cannot be read while
-                     others are drained), stopped, failed (a bug: see the log)
+                     others are drained), stopped, failed (run() was interrupted)
     lag_s            age of the oldest record that waits; 0: no record waits
     backlog_records  records that wait while newer ones are drained in parallel
     stalled_s        seconds for which records wait and none was drained; 0: less than stall_s, or paused

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from bridge.drain.bridge import Bridge
 from bridge.drain.checkpoint import Checkpoint
-from bridge.errors import SinkUnavailable
+from bridge.errors import CheckpointMismatch, SinkUnavailable
 from bridge.format.file_builder import DrainedFile
 from bridge.format.sink_batch import Rejected, SinkBatch
 from bridge.source.partition_source import PartitionSource
@@ -134,6 +135,53 @@ def test_the_state_says_what_is_wrong_while_a_bridge_waits_to_start_again(
         wait_until(lambda: bridge.state().condition == "idle")
     assert offsets_drained(tmp_path / "lake") == ALL
     assert bridge.state().condition == "stopped"
+
+
+def test_a_command_that_comes_while_a_drain_fails_ends_the_pause_after_it(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    commands: list[Future[list[str]]] = []
+
+    class CommandedSink(MistakenSink):
+        def put(self, file: DrainedFile) -> None:
+            if self.mistakes:
+                commands.append(bridge.resume())
+            super().put(file)
+
+    sink = CommandedSink(tmp_path / "lake", [RuntimeError("an error of no known class")])
+    hour = settings(runtime_directory, tmp_path, backoff_min_ms=3_600_000, backoff_max_ms=3_600_000)
+    with ring(runtime_directory) as made, running(hour, sink) as bridge:
+        publish(made, 50)
+        wait_until(lambda: bridge.state().condition == "idle")
+        assert commands[0].result(20) == ["bridge lake resumed"]
+        assert bridge.state().totals.restarts == 1
+    assert offsets_drained(tmp_path / "lake") == ALL
+
+
+def test_an_error_while_a_bridge_waits_for_its_checkpoint_is_logged_once(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.drain.bridge.STATE_INTERVAL_S", 0.001)
+    with ring(runtime_directory) as made:
+        publish(made, 50)
+        with running(settings(runtime_directory, tmp_path)) as bridge:
+            wait_until(lambda: bridge.state().condition == "idle")
+        looks = 0
+
+        def look(*_: object) -> None:
+            nonlocal looks
+            looks += 1
+            raise RuntimeError("an error of no known class")
+
+        monkeypatch.setattr(Bridge, "_waiting", look)
+        other = Bridge(settings(runtime_directory, tmp_path, edge_id="edge-2"))
+        other._restarts._began_s -= 100  # it waits for longer than a drain takes to be steady
+        with pytest.raises(CheckpointMismatch) as mismatch:
+            other.start()
+        other.start_when_matching(mismatch.value)
+        wait_until(lambda: looks >= 5)
+        assert other.stop(20)
+    assert len(tracebacks(caplog)) == 1
 
 
 def test_a_bridge_that_waits_to_start_again_can_be_stopped_and_frees_its_checkpoint(
