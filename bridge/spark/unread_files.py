@@ -87,7 +87,10 @@ class UnreadFiles:
         """
         for listed in self._days.values():
             merged = [name for name in listed.files if name.merged]
-            for file in self._landing.with_footers([listed.files.pop(name) for name in merged]):
+            wholes = self._landing.with_footers([listed.files[name] for name in merged])  # may raise OSError
+            for name in merged:
+                del listed.files[name]
+            for file in wholes:
                 self._keep_unread(parts_of(file), listed.files)
         return unique(stored for listed in self._days.values() for stored in listed.files.values())
 

@@ -53,6 +53,25 @@ def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+def test_merged_files_stay_unread_if_their_footers_cannot_be_read_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged = tmp_path / FileName("a", 9, "default", 0, 7, 10, 99, "2026-01-02", merged=True).path
+    merged.parent.mkdir(parents=True)
+    merged.touch()
+    unread = UnreadFiles(Landing(str(tmp_path)), [])
+    unread.refresh()
+
+    def fails(*_: object) -> None:
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(Landing, "with_footers", fails)
+        with pytest.raises(OSError, match="the store is away"):
+            unread.files()
+    assert numbers(unread.files()) == [9]
+
+
 def test_only_days_with_a_change_are_listed_again(tmp_path: Path, listings: list[str]) -> None:
     for seq, day in enumerate(("2026-01-01", "2026-01-02", "2026-01-03"), 1):
         put(tmp_path, seq, day)
