@@ -392,6 +392,7 @@ class Maintenance:
             result.base not in self.log.reader.archive.bases()
             or self.log.reader.archive.info(result.base) is None
         ):
+            self._failed_bases.add(result.base)
             self._failed(
                 TaskFailed("later", "an archive that was made cannot be read"), self._clock.monotonic_s()
             )

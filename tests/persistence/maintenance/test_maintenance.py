@@ -144,6 +144,18 @@ def test_a_segment_whose_archiving_fails_each_time_does_not_stop_that_of_others(
     assert states(kept)[0] == "archived"
 
 
+def test_an_archive_that_cannot_be_read_after_it_was_made_does_not_stop_that_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Kept(filled(), NO_SCRUB)
+    archive = kept.maintenance.log.reader.archive
+    info = archive.info
+    monkeypatch.setattr(archive, "info", lambda base: info(base) if base else None)
+    kept.steps(60)
+    assert states(kept)[1:] == [*["archived"] * (len(kept.bases()) - 2), "active"]
+    assert "cannot be read" in kept.maintenance.trouble
+
+
 def test_a_segment_that_cannot_be_archived_now_is_tried_again() -> None:
     kept = Kept(filled(), NO_SCRUB)
 
