@@ -26,7 +26,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from edge.logging_setup import pairs
 log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x4272646C  # "Brdl"
+NO_STATE = "the table of the state is empty"
 SCHEMA_VERSION = 1
 FILE_NAME = "delayed.sqlite"
 CACHE_BYTES = 16 << 20
@@ -139,7 +140,7 @@ class DelayedStore:
             raise sqlite3.DatabaseError(f"version {version} of the schema (known: {SCHEMA_VERSION})")
         row = execute("SELECT epoch, next_offset, messages, bytes, scale_ns, wall_ns FROM state").fetchone()
         if row is None:
-            raise sqlite3.DatabaseError("the table of the state is empty")
+            raise sqlite3.DatabaseError(NO_STATE)
         self.messages, self.stored_bytes = row[2:4]
         if row[5]:  # otherwise the file is new, and may follow a renamed one
             self.ring_cursor, self.clock = (row[0], row[1]), (row[4], row[5])
@@ -273,24 +274,24 @@ def _message(row: tuple[int, int, str, int, bytes, bytes, int]) -> StoredMessage
 
 def list_messages(path: Path, after: tuple[int, int], limit: int, payload_max: int) -> list[dict[str, Any]]:
     """Messages after (due_ns, id), in the order of delivery. For any thread. Raises sqlite3.Error."""
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-    try:
+    with _read_only(path) as db:
         rows = db.execute(
             "SELECT id, due_ns, topic, flags, length(payload), substr(payload, 1, ?3) FROM message "
             "WHERE (due_ns, id) > (?1, ?2) ORDER BY due_ns, id LIMIT ?4",
             (*after, payload_max, limit),
         ).fetchall()
-    finally:
-        db.close()
     names = ("id", "due_ns", "topic", "flags", "size_bytes", "payload")
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def read_ring_cursor(path: Path) -> tuple[int, int]:
     """Epoch and offset of the next record of the ring to store. For any process. Raises sqlite3.Error."""
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-    try:
-        epoch, offset = db.execute("SELECT epoch, next_offset FROM state").fetchone()
-    finally:
-        db.close()
-    return epoch, offset
+    with _read_only(path) as db:
+        row = db.execute("SELECT epoch, next_offset FROM state").fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError(NO_STATE)
+    return row[0], row[1]
+
+
+def _read_only(path: Path) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))

@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict
 
-from edge.delayed.store import APPLICATION_ID, SCHEMA_VERSION, DelayedMessage, DelayedStore, StoredMessage
+from edge.delayed.store import (
+    APPLICATION_ID,
+    SCHEMA_VERSION,
+    DelayedMessage,
+    DelayedStore,
+    StoredMessage,
+    read_ring_cursor,
+)
 from tests.support.project import ROOT
 
 PLACE, CLOCK = (1, 0), (0, 1)
@@ -29,6 +36,18 @@ STORED = [
     StoredMessage(**asdict(MESSAGES[0]), id=1, is_intact=True),
     StoredMessage(**asdict(MESSAGES[1]) | {"due_ns": POSTPONED_NS}, id=2, is_intact=True),
 ]
+
+
+def test_the_cursor_of_a_file_without_a_state_is_an_error_of_sqlite(tmp_path: Path) -> None:
+    store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+    store.open()
+    store.close()
+    assert read_ring_cursor(store.path) == (0, 0)
+    with closing(sqlite3.connect(store.path)) as db:
+        db.execute("DELETE FROM state")
+        db.commit()
+    with pytest.raises(sqlite3.DatabaseError, match="the table of the state is empty"):
+        read_ring_cursor(store.path)
 
 
 def test_a_batch_of_due_messages_is_bounded_by_bytes_and_by_number(tmp_path: Path) -> None:
