@@ -416,10 +416,12 @@ void mq_engine_step(mq_engine *engine)
     engine->blocked_left = !continue_connections(engine, &engine->blocked);
     if (engine->now_ms >= engine->limited_due_ms) {
         engine->limited_due_ms = MQ_NEVER;
-        /* The first one goes to the end: otherwise it would get all that a shared bucket has, each time. */
-        if (engine->limited.count > 1)
+        /* The first one goes to the end: otherwise it would get all that a shared bucket has, each time.  Not
+         * before all were continued: others would never be the first. */
+        if (engine->limited.count > 1 && !engine->limited_left)
             mq_line_add(&engine->limited, engine->limited.first);
-        if (!continue_connections(engine, &engine->limited))
+        engine->limited_left = !continue_connections(engine, &engine->limited);
+        if (engine->limited_left)
             engine->limited_due_ms = engine->now_ms;
     }
     if (engine->input_read_ms >= engine->next_deadline_ms)

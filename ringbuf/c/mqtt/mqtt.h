@@ -446,7 +446,7 @@ struct mq_engine {
     bool lags;             /* some connections were not served with output in this round */
     uint32_t turn_work;    /* work of the connection that is being parsed */
     uint32_t turn_work_max; /* its part of MQ_ROUND_WORK */
-    bool blocked_left;      /* some of `blocked` were not continued in this round: it had enough work */
+    bool blocked_left, limited_left; /* some of that list were not continued: the round had enough work */
     uint32_t matched;      /* number of subscribers of the last appended record */
     uint32_t clock_hand;   /* index of the topic that is examined next: mq_topic_idle() */
     uint64_t seed[2];
