@@ -32,7 +32,7 @@ OF_CONNECTION = 3  # descriptors: the peer's, and both ends of the connection to
 UNFINISHED_MAX_BYTES = 64 << 20
 UNDRAINED_MAX_BYTES = 64 << 20
 UNFINISHED_MAX_MS = 30_000
-COUNTED = ("open", "accepted", "refused", "malformed", "too_long", "unfinished", "unread", "hoarding")
+COUNTED = ("open", "accepted", "refused", "malformed", "too_long", "unfinished", "unread", "too_many_bytes")
 
 
 @dataclass(frozen=True, slots=True)

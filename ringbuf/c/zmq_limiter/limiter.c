@@ -53,7 +53,7 @@ typedef struct zl_link {
 
 typedef struct counts {
     _Atomic uint32_t open;
-    _Atomic uint64_t accepted, refused, malformed, too_long, unfinished, unread, hoarding;
+    _Atomic uint64_t accepted, refused, malformed, too_long, unfinished, unread, too_many_bytes;
 } counts;
 
 struct zl_limiter {
@@ -190,7 +190,7 @@ static void end_largest(zl_limiter *limiter)
             largest = link;
     }
     if (largest)
-        link_refuse(limiter, largest, &limiter->counts.hoarding);
+        link_refuse(limiter, largest, &limiter->counts.too_many_bytes);
 }
 
 /* Count the bytes received from a peer.  False: a limit is exceeded, and the link is closed. */
@@ -435,7 +435,7 @@ void zl_read_counts(const zl_limiter *limiter, zl_counts *out)
         .too_long = atomic_load_explicit(&counts_now->too_long, memory_order_relaxed),
         .unfinished = atomic_load_explicit(&counts_now->unfinished, memory_order_relaxed),
         .unread = atomic_load_explicit(&counts_now->unread, memory_order_relaxed),
-        .hoarding = atomic_load_explicit(&counts_now->hoarding, memory_order_relaxed),
+        .too_many_bytes = atomic_load_explicit(&counts_now->too_many_bytes, memory_order_relaxed),
     };
 }
 

@@ -30,7 +30,7 @@ typedef struct zl_counts {
     uint64_t too_long;   /* parts_max or message_max_bytes */
     uint64_t unfinished; /* unfinished_max_bytes or unfinished_max_ms */
     uint64_t unread;     /* unread_max_ms */
-    uint64_t hoarding;   /* received_max_bytes */
+    uint64_t too_many_bytes;   /* received_max_bytes */
 } zl_counts;
 
 typedef struct zl_limiter zl_limiter;

@@ -211,10 +211,10 @@ def test_the_peer_that_has_sent_most_is_disconnected_when_all_have_sent_too_much
         ping = b"\x04\x07\x04PING\x00\x0a"
         peers[0].sendall(ping * 200)  # a peer may be connected for years
         assert received(behind[0], 1800) == ping * 200
-        assert made.counts()["hoarding"] == 0
+        assert made.counts()["too_many_bytes"] == 0
         peers[0].sendall(frame(bytes(98)) * 2)
         assert is_closed(peers[1])
-        assert made.counts()["hoarding"] == 1
+        assert made.counts()["too_many_bytes"] == 1
         for _ in range(6):  # what the other one had sent counts no longer
             peers[0].sendall(frame(bytes(98)))
         assert len(received(behind[0], 800)) == 800
