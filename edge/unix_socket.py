@@ -22,15 +22,15 @@ def file_id(path: Path) -> FileId:
 
 
 def is_socket(path: Path) -> bool | None:
-    """True if the file at `path` is a socket; None: there is none, or bind() will report why not."""
+    """True if the file at `path` is a socket. None: there is no such file, or it cannot be looked up."""
     try:
         return stat.S_ISSOCK(path.lstat().st_mode)
     except OSError:
-        return None
+        return None  # bind() reports the reason
 
 
 def remove_unserved(path: Path) -> bool:
-    """Remove the socket at `path`. False: a process listens there. Raises OSError: that cannot be known."""
+    """Remove the socket at `path`. False: a process listens there. Raises OSError if that is unknown."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             probe.connect(str(path))

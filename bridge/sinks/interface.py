@@ -104,7 +104,9 @@ class StoredEntry(NamedTuple):
     modified_s: float
 
     def age_s(self, now_s: float) -> float:
-        """Time between then and now. A clock that was set back must not let a file wait for years."""
+        """Age at `now_s`. A time in the future counts too: after the clock was set back, a file must not wait
+        for years.
+        """
         return abs(now_s - self.modified_s)
 
 

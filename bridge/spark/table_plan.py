@@ -107,5 +107,8 @@ def reached(
 
 
 def _young_from_s(options: SourceOptions) -> float | None:
-    """Time from which on a file is so young that one before it may be in flight; None: none is waited for."""
+    """Time of change from which on a file is young: files with lower drain_seqs may still be in flight.
+
+    None: missing files are passed over.
+    """
     return time.time() - options.missing_grace_s if options.fail_on_data_loss else None

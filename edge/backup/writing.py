@@ -185,7 +185,7 @@ class _Backup:
         """Wait until the log has all records that were in the rings at the beginning."""
         spill = self.files.runtime_dir / SPILL_NAME
         if spill.exists() and spill.stat().st_size:
-            text = "messages that absent sessions wait for, and rings have overwritten"
+            text = "messages for absent sessions that their rings have overwritten"
             self.missing.append(f"{text}: {spill}")
         for path in sorted(self.files.runtime_dir.glob("*.ring")):
             name = path.name.removesuffix(".ring")

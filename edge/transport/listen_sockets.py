@@ -120,10 +120,10 @@ def _bind_unix(path: Path) -> tuple[socket.socket, ListenAddress]:
 
 def _clear(path: Path) -> None:
     """Remove a socket file without a listening process."""
-    exists = is_socket(path)
-    if exists is None:
+    is_a_socket = is_socket(path)
+    if is_a_socket is None:
         return
-    if not exists:
+    if not is_a_socket:
         raise EdgeError(f"{path} exists and is not a socket", hint="set another path in [[listener]]")
     try:
         if remove_unserved(path):

@@ -252,7 +252,7 @@ def test_overwritten_messages_of_absent_sessions_are_listed(runtime_directory: P
         words = ["-m", "edge", "backup", str(tmp_path / "backup"), "--config", str(broker.config)]
         done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert f"and rings have overwritten: {runtime_directory / 'sessions.spill'}" in done.stdout
+    assert f"that their rings have overwritten: {runtime_directory / 'sessions.spill'}" in done.stdout
 
 
 def _lives(scene: Scene) -> list[tuple[int, int]]:
