@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bridge.drain.drain import Drain
-from bridge.drain.loss_report import VanishedPartition
+from bridge.drain.loss_report import VanishedRange
 from bridge.drain.losses import OVERWRITTEN, RETENTION
 from bridge.format.cursor import Cursor
 from bridge.source.partition_source import PartitionSource, RingName
@@ -51,9 +51,8 @@ class LagMeter:
     def __init__(self, drain: Drain) -> None:
         self._drain = drain
         self._inflows: dict[RingName, _Inflow] = {}
-        self.gone: dict[
-            RingName, VanishedPartition
-        ] = {}  # records that wait, and that are in neither ring nor log
+        # records that wait, and that are in neither ring nor log
+        self.gone: dict[RingName, VanishedRange] = {}
         self._gone_at = float("-inf")
 
     def lags(self) -> list[PartitionLag]:
@@ -64,14 +63,12 @@ class LagMeter:
         if (now := self._drain.clock.monotonic()) >= self._gone_at + GONE_S:
             self._gone_at = now
             vanished = ((source.name, self._find_gone(source)) for source in sources)
-            self.gone = {name: range_lost for name, range_lost in vanished if range_lost is not None}
+            self.gone = {name: gone for name, gone in vanished if gone is not None}
         else:
-            self.gone = {
-                name: range_lost for name, range_lost in self.gone.items() if self._is_gone(name, range_lost)
-            }
+            self.gone = {name: gone for name, gone in self.gone.items() if self._is_gone(name, gone)}
         return [self._lag(source) for source in sources]
 
-    def _find_gone(self, source: PartitionSource) -> VanishedPartition | None:
+    def _find_gone(self, source: PartitionSource) -> VanishedRange | None:
         """The range behind the cursor that can no longer be read."""
         if (cursor := self._drain.cursor_of(source.name)) is None or self._drain.is_busy(source.name):
             return None
@@ -82,12 +79,12 @@ class LagMeter:
         except (LogError, RingError, OSError):
             return None  # the drain reports it
         end = min(end, cursor.stop_offset) if cursor.stop_offset is not None else end
-        return VanishedPartition(epoch, first, end - 1, cause) if end > first else None
+        return VanishedRange(epoch, first, end - 1, cause) if end > first else None
 
-    def _is_gone(self, name: RingName, partition: VanishedPartition) -> bool:
+    def _is_gone(self, name: RingName, gone: VanishedRange) -> bool:
         """True while the drain has not moved past these records."""
         cursor: Cursor | None = self._drain.cursor_of(name)
-        return cursor is not None and (cursor.epoch, cursor.next_offset) == (partition.epoch, partition.first)
+        return cursor is not None and (cursor.epoch, cursor.next_offset) == (gone.epoch, gone.first)
 
     def _lag(self, source: PartitionSource) -> PartitionLag:
         drain, name = self._drain, source.name

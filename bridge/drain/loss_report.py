@@ -20,7 +20,7 @@ from persistence.errors import LogError
 
 
 @dataclass(frozen=True, slots=True)
-class VanishedPartition:
+class VanishedRange:
     """Records that still count as waiting, and that are in neither ring nor log."""
 
     epoch: int
@@ -29,7 +29,7 @@ class VanishedPartition:
     cause: str  # see losses.py
 
 
-def losses_of(drain: Drain, vanished: Mapping[RingName, VanishedPartition]) -> list[PartitionLosses]:
+def losses_of(drain: Drain, vanished: Mapping[RingName, VanishedRange]) -> list[PartitionLosses]:
     """The losses of each partition that has any. `vanished`: see LagMeter."""
     return _rows(drain.checkpoint, vanished, partial(_cause, drain))
 
@@ -41,7 +41,7 @@ def losses_in(checkpoint: Checkpoint) -> list[PartitionLosses]:
 
 def _rows(
     checkpoint: Checkpoint,
-    vanished: Mapping[RingName, VanishedPartition],
+    vanished: Mapping[RingName, VanishedRange],
     cause_of: Callable[[RingName], str],
 ) -> list[PartitionLosses]:
     names = [RingName(*key) for key in sorted({*checkpoint.losses, *checkpoint.cursors, *vanished})]
@@ -52,7 +52,7 @@ def _rows(
 def _row(
     checkpoint: Checkpoint,
     name: RingName,
-    vanished: VanishedPartition | None,
+    vanished: VanishedRange | None,
     cause_of: Callable[[RingName], str],
 ) -> PartitionLosses:
     declared = checkpoint.losses.get(name, Losses())

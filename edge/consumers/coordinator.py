@@ -260,8 +260,8 @@ class Coordinator:
     def _pause_s(self, now_s: float) -> float:
         if self._more and self._fetches:
             return 0.0
-        fetches = self._fetches.values()
-        until_s = min((min(it.until_s, it.look_s) for it in fetches), default=now_s + IDLE_S)
+        ends = (min(fetch.until_s, fetch.look_s) for fetch in self._fetches.values())
+        until_s = min(ends, default=now_s + IDLE_S)
         until_s = min(until_s, self._reads.until_s(), self.durable_answers.until_s())
         if any(group.members for group in self.registry.groups.values()) or self._publishes:
             until_s = min(until_s, self._next_expiry_s)

@@ -85,12 +85,12 @@ class CoreConnection(Generic[B]):
 
     def _exchange(self) -> float:
         """Send what is to be sent and take what has come; seconds until that is worth doing again."""
-        wire, core = self._opened(), self._core
+        socket, core = self._opened(), self._core
         now_s = time.monotonic()
-        while (received := wire.receive()) is not None:
+        while (received := socket.receive()) is not None:
             core.take(*received, now_s)
-        for request in core.requests(now_s, connected=wire.connected):
-            if not wire.send(request):
+        for request in core.requests(now_s, connected=socket.connected):
+            if not socket.send(request):
                 core.unsent(request)
         return min(max(core.due_s(now_s) - now_s, 0.0), SLICE_S)
 

@@ -93,15 +93,15 @@ class AsyncioConnection(CoreConnection[B]):
 
     async def _pump(self) -> None:
         """Exchange requests and answers with the broker until it is cancelled."""
-        wire = self._opened()
-        loop, descriptor = asyncio.get_running_loop(), wire.socket.fileno()
+        client_socket = self._opened()
+        loop, descriptor = asyncio.get_running_loop(), client_socket.socket.fileno()
         loop.add_reader(descriptor, self._to_send.set)
         try:
             while True:
                 self._to_send.clear()
                 pause_s = self._exchange()
                 self._changed.set()
-                if wire.readable:  # ZeroMQ's descriptor reports a change once
+                if client_socket.readable:  # ZeroMQ's descriptor reports a change once
                     await asyncio.sleep(0)
                     continue
                 with suppress(TimeoutError):

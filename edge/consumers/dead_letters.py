@@ -158,7 +158,7 @@ class DeadLetterPublisher:
             partition.tracker.skip(first, span.end)
             return
         try:
-            properties = {
+            missing = {
                 offset
                 for begin, count in partition.tracker.missing(records.offset, min(records.end, span.end))
                 for offset in range(begin, begin + count)
@@ -166,7 +166,7 @@ class DeadLetterPublisher:
             letters = [
                 letter
                 for record in Batch.of(records.data, records.epoch, records.offset, None)
-                if record.offset in properties and (letter := self._letter(group, partition, span, record))
+                if record.offset in missing and (letter := self._letter(group, partition, span, record))
             ]
         except Corrupt:
             partition.publishing_dead_letters = False

@@ -100,11 +100,12 @@ class FetchReader:
         """Give about `max_bytes` to `member`, and at most `max_records` unless that is 0. Empty if there are
         no records yet, or the member has its most records in flight.
         """
-        records = min(max_records or UNLIMITED, group.room_of(member, UNLIMITED))
+        records_left = min(max_records or UNLIMITED, group.room_of(member, UNLIMITED))
         until_ns = group.replay.until_ns(group.partitions.values(), now_s)
-        at_once = max_bytes if (records, until_ns) == (UNLIMITED, EVERYTHING_NS) else COUNTED_MAX_BYTES
-        taken = FetchedBatches([], [], max_bytes, look_max_bytes(group.selection), records, at_once, until_ns)
-        for partition in group.open_to(member.id) if records else ():
+        at_once = max_bytes if (records_left, until_ns) == (UNLIMITED, EVERYTHING_NS) else COUNTED_MAX_BYTES
+        look_left = look_max_bytes(group.selection)
+        taken = FetchedBatches([], [], max_bytes, look_left, records_left, at_once, until_ns)
+        for partition in group.open_to(member.id) if records_left else ():
             if partition.reading or partition.retry_s > now_s:
                 continue
             for _ in range(STEPS_MAX):

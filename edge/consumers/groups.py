@@ -115,14 +115,14 @@ class ConsumerGroup:
 
     def open_to(self, member_id: str) -> list[GroupPartition]:
         """Partitions that may deliver to a member now, beginning with another one each time."""
-        records = [
+        open_ones = [
             partition
             for partition in self.partitions.values()
             if not self.ordered or (partition.owner == member_id and partition.successor is None)
         ]
         self.turn += 1
-        at = self.turn % len(records) if records else 0
-        return records[at:] + records[:at]
+        first = self.turn % len(open_ones) if open_ones else 0
+        return open_ones[first:] + open_ones[:first]
 
     def room_of(self, member: Member, unlimited: int) -> int:
         """Number of records that a member may get now; `unlimited` if the member has no limit."""

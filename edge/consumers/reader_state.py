@@ -288,9 +288,9 @@ class ReaderCore:
         partitions begins the replay.
         """
         if not clock.has_begun:
-            if not all(it.answered for it in self._partitions.values()):
+            if not all(each.answered for each in self._partitions.values()):
                 return now_s + MAX_WAIT_MS / 1000
-            waiting = [it for it in self._partitions.values() if it.waiting is not None]
+            waiting = [each for each in self._partitions.values() if each.waiting is not None]
             clock.begin(now_s, min(map(_first_ns, waiting)))
         return clock.due_s(now_s, _first_ns(partition))
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
-from edge.config.schema import Durability
+from edge.config.schema import Consumers, Durability
 from edge.consumers.ack_tracker import AckTracker, Rules, Tried
 from edge.consumers.delivery_settings import (
     NO_SETTINGS,
@@ -46,38 +46,6 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSettings:
-    """Settings of [consumers]."""
-
-    lease_ms: int = 30_000
-    tries_max: int = 5
-    backoff_ms: int = 100
-    backoff_max_ms: int = 60_000
-    records_max: int = 1_000_000
-    dead_letter_topic: str = "dead"
-    groups_max: int = 256
-    members_max: int = 256
-
-    @property
-    def delivery(self) -> DeliverySettings:
-        """Delivery settings of groups without their own."""
-        return DeliverySettings(self.lease_ms, self.tries_max, self.backoff_ms, self.backoff_max_ms, 0)
-
-    def rules_of(self, group: GroupState) -> tuple[Rules, float]:
-        """Rules of the ack trackers of a group, and its speed."""
-        values = dict(first_of(group.operator, group.members, self.delivery).named())
-        rules = Rules(
-            group.mode == "ordered",
-            values["lease_ms"] / 1000,
-            values["tries_max"],
-            values["backoff_ms"] / 1000,
-            values["backoff_max_ms"] / 1000,
-            self.records_max,
-        )
-        return rules, values["speed_permille"] / 1000
-
-
-@dataclass(frozen=True, slots=True)
 class RingEntry:
     """A ring for consumers. `topics` None: its topics are unknown, because a local producer writes it."""
 
@@ -101,9 +69,12 @@ class RingEntry:
 class GroupRegistry:
     """Groups and rings. One thread."""
 
-    def __init__(self, store: OffsetStore, settings: GroupSettings, wall_ns: Callable[[], int]) -> None:
+    def __init__(self, store: OffsetStore, settings: Consumers, wall_ns: Callable[[], int]) -> None:
         self.store = store
         self.settings = settings
+        self._delivery = DeliverySettings(  # of groups without their own
+            settings.lease_ms, settings.tries_max, settings.backoff_ms, settings.backoff_max_ms, 0
+        )
         self.rings: dict[str, RingEntry] = {}
         self.groups: dict[str, ConsumerGroup] = {}  # groups in use
         self._wall_ns = wall_ns
@@ -164,7 +135,7 @@ class GroupRegistry:
             self.store.note_group(name, join.mode, join.filters, self._wall_ns(), members, operator)
         if group is None or not same:
             return self._load(name, starts)
-        group.change_rules(*self.settings.rules_of(self.store.groups[name]))
+        group.change_rules(*self._rules_of(self.store.groups[name]))
         return group
 
     def set_operator(self, request: SetGroup) -> None:
@@ -177,11 +148,11 @@ class GroupRegistry:
             request.group, state.mode, state.filters, self._wall_ns(), state.members, operator
         )
         if (group := self.groups.get(request.group)) is not None:
-            group.change_rules(*self.settings.rules_of(self.store.groups[request.group]))
+            group.change_rules(*self._rules_of(self.store.groups[request.group]))
 
     def settings_of(self, group: GroupState) -> dict[SettingName, SettingInfo]:
         """Delivery settings of a group, with their sources."""
-        return origins(group.operator, group.members, self.settings.delivery)
+        return origins(group.operator, group.members, self._delivery)
 
     def unload(self, name: str) -> None:
         """Take a group out of use; its stored state stays."""
@@ -234,11 +205,24 @@ class GroupRegistry:
 
     # ---- inside ----
 
+    def _rules_of(self, group: GroupState) -> tuple[Rules, float]:
+        """Rules of the ack trackers of a group, and its speed."""
+        values = dict(first_of(group.operator, group.members, self._delivery).named())
+        rules = Rules(
+            group.mode == "ordered",
+            values["lease_ms"] / 1000,
+            values["tries_max"],
+            values["backoff_ms"] / 1000,
+            values["backoff_max_ms"] / 1000,
+            self.settings.records_max,
+        )
+        return rules, values["speed_permille"] / 1000
+
     def _load(self, name: str, starts: Mapping[str, tuple[int, int]]) -> ConsumerGroup:
         """Load a group. It begins at `starts` in rings without progress, or at their oldest record."""
         self.unload(name)
         state = self.store.groups[name]
-        rules, speed = self.settings.rules_of(state)
+        rules, speed = self._rules_of(state)
         group = ConsumerGroup(name, state.mode, state.filters, Selection(state.filters), rules)
         group.replay.speed = speed
         self.groups[name] = group

@@ -111,10 +111,9 @@ class RingSource:
 
         Reads files. Raises OSError.
         """
+        found = self.log.read(self.name, epoch, offset, limit_bytes) if self.log is not None else []
         ranges: list[Range] = []
-        for range_read in (
-            self.log.read(self.name, epoch, offset, limit_bytes) if self.log is not None else ()
-        ):
+        for range_read in found:
             if ranges and range_read.offset != ranges[-1].offset + ranges[-1].count:
                 break  # a hole: the next read returns the records behind it
             ranges.append(range_read)
@@ -148,15 +147,11 @@ class RingSource:
 
     def epochs(self) -> list[Epoch]:
         """All readable epochs, ascending: those of the log, and the ring's own at the end."""
-        records = [
-            epoch_info
-            for epoch_info in (self.log.epochs(self.name) if self.log else [])
-            if epoch_info.epoch < self.epoch
-        ]
-        ends = self.ring.extremes()
         from persistence.read.log_reader import Epoch  # imports the log
 
-        return [*records, Epoch(self.epoch, self.ring.first_offset, ends.end_offset)]
+        logged = self.log.epochs(self.name) if self.log is not None else []
+        earlier = [epoch_info for epoch_info in logged if epoch_info.epoch < self.epoch]
+        return [*earlier, Epoch(self.epoch, self.ring.first_offset, self.ends()[1])]
 
     def next_epoch(self, epoch: int) -> Epoch | None:
         """The epoch after that one; None if it is the ring's own or the last known."""
@@ -164,8 +159,8 @@ class RingSource:
 
     def ends(self) -> tuple[int, int]:
         """(oldest offset in the ring, offset of the next record)."""
-        records = self.ring.extremes()
-        return records.oldest_offset, records.end_offset
+        extremes = self.ring.extremes()
+        return extremes.oldest_offset, extremes.end_offset
 
     def seek_time(self, timestamp_ns: int) -> tuple[int, int]:
         """(epoch, offset) of the first record at or after that time, in ring or log. Reads files of the log.
@@ -178,9 +173,9 @@ class RingSource:
         if self.log is None or offset > self.ring.extremes().oldest_offset:
             return self.epoch, offset
         for epoch_info in self.log.epochs(self.name):
-            records = self.log.seek_time(self.name, epoch_info.epoch, timestamp_ns)
-            if records < epoch_info.end_offset:
-                return epoch_info.epoch, records
+            logged_offset = self.log.seek_time(self.name, epoch_info.epoch, timestamp_ns)
+            if logged_offset < epoch_info.end_offset:
+                return epoch_info.epoch, logged_offset
         return self.epoch, offset
 
     def close(self) -> None:

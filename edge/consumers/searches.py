@@ -60,7 +60,7 @@ class Searches:
         """
         if sources and start.to == "time":
             check_time(start.value)
-        in_log = [it for it in sources if it.log is not None] if start.to != "latest" else []
+        in_log = [source for source in sources if source.log is not None] if start.to != "latest" else []
         found = {source.name: place_in(source, start) for source in sources if source not in in_log}
         if not in_log:
             then(found)

@@ -1,4 +1,4 @@
-"""Consumers' endpoint: the ZeroMQ ROUTER, with a thread around Service. protocol.py has the protocol.
+"""Consumers' endpoint: the ZeroMQ ROUTER, and a thread for the coordinator. protocol.py has the protocol.
 
 Owns the socket, the thread, and a listening cursor over each ring. While a fetch waits for records, a thread
 waits for all rings at once, so that an idle endpoint costs nothing and a record wakes it.

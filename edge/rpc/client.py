@@ -28,7 +28,7 @@ M = TypeVar("M", bound=Message)
 
 
 class RpcClient:
-    """A connection to the server at `path`. Only ask() blocks. `news` has messages of type `notification`.
+    """Connection to the server at `path`. Only request() blocks. `news` has messages of type `notification`.
 
     `uids`: accept only a server of one of these users; None: of any user. Raises BrokerUnreachable if no
     server listens there, or after it has ended.
@@ -77,7 +77,7 @@ class RpcClient:
         return expect(answer, kind)
 
     async def request_async(self, request: Message, kind: type[M]) -> M:
-        """As ask(), without blocking the event loop."""
+        """As request(), without blocking the event loop."""
         self._send(request)
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()

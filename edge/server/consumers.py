@@ -17,7 +17,7 @@ from edge.consumers.append_log import Journal
 from edge.consumers.coordinator import Coordinator
 from edge.consumers.dead_letters import Fate, Outgoing
 from edge.consumers.offset_store import OffsetStore
-from edge.consumers.registry import GroupRegistry, GroupSettings, RingEntry
+from edge.consumers.registry import GroupRegistry, RingEntry
 from edge.consumers.ring_source import RingSource
 from edge.consumers.server import ConsumersEndpoint
 from edge.errors import EdgeError
@@ -40,7 +40,7 @@ class _Publish:
     """Messages that are being stored, or that are stored and wait for a log to sync them, or for sinks."""
 
     messages: Sequence[Outgoing]
-    tell: Callable[[list[Fate]], None]
+    report: Callable[[list[Fate]], None]
     fates: list[Fate] = field(default_factory=list)
     # of each message: its ring and the offset behind it; "" if it does not wait
     gates: list[tuple[str, int]] = field(default_factory=list)
@@ -71,7 +71,7 @@ class _Publish:
     def answer(self, unsynced: set[str]) -> None:
         """Report all messages; those of `unsynced` rings as "full"."""
         pairs = zip(self.gates, self.fates, strict=True)
-        self.tell(["full" if ring in unsynced else fate for (ring, _), fate in pairs])
+        self.report(["full" if ring in unsynced else fate for (ring, _), fate in pairs])
 
 
 class BrokerOutlet:
@@ -141,7 +141,7 @@ class BrokerOutlet:
 
     def _refuse(self, publish: _Publish) -> None:
         self._unconfirmed.pop(publish, None)
-        publish.tell(["refused"] * len(publish.messages))
+        publish.report(["refused"] * len(publish.messages))
 
     def _call(self) -> None:
         if self._is_called.acquire(blocking=False):
@@ -262,20 +262,10 @@ def _entry_of(ring: Ring, stream: Stream, topics: tuple[str, ...] | None, logs: 
 
 
 def _registry(config: Config) -> GroupRegistry:
-    consumers, directory = config.consumers, config.state_dir / "consumers"
+    directory = config.state_dir / "consumers"
     try:
         store = OffsetStore(Journal(OsFiles(), str(directory), "offsets"))
     except OSError as error:
         text = f"committed offsets of consumers in {directory}: {error.strerror}"
         raise EdgeError(text, hint="mend the directory, or write enabled = false in [consumers]") from error
-    settings = GroupSettings(
-        consumers.lease_ms,
-        consumers.tries_max,
-        consumers.backoff_ms,
-        consumers.backoff_max_ms,
-        consumers.records_max,
-        consumers.dead_letter_topic,
-        consumers.groups_max,
-        consumers.members_max,
-    )
-    return GroupRegistry(store, settings, time.time_ns)
+    return GroupRegistry(store, config.consumers, time.time_ns)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Offsets = dict[str, tuple[int, int]]
-Ask = Callable[[Callable[[], Any]], Future[Any]]  # runs a function on the broker's thread
+Submit = Callable[[Callable[[], Any]], Future[Any]]  # runs a function on the broker's thread
 
 LOOK_S = 5.0  # at least between two reads of session state
 STEP_RECORDS = 50_000  # of queues, in one turn of the broker: a fraction of a millisecond
@@ -65,10 +65,10 @@ class SessionHolds:
     delayed.
     """
 
-    def __init__(self, broker: Broker, ask: Ask, read_at: ReadAt) -> None:
+    def __init__(self, broker: Broker, submit: Submit, read_at: ReadAt) -> None:
         """Create the holds. `read_at`: of the log, which knows the offsets of positions."""
         self._broker = broker
-        self._ask = ask
+        self._submit = submit
         self._read_at = read_at
         self._floors: dict[tuple[str, int], tuple[int, int]] | None = None  # position and offset
         self._next_s = 0.0
@@ -90,7 +90,7 @@ class SessionHolds:
         first: int | None = 0
         while first is not None:
             try:
-                positions, first = self._ask(partial(self._some, first)).result(ANSWER_S)
+                positions, first = self._submit(partial(self._some, first)).result(ANSWER_S)
             except (TimeoutError, CancelledError):
                 return  # the broker starts or stops: the last values stay valid
             for ring, position in positions.items():

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from edge.config.schema import Durability
+from edge.config.schema import Consumers, Durability
 from edge.consumers.append_log import Journal
 from edge.consumers.client_state import ConsumerBatch, ConsumerCore
 from edge.consumers.client_state import ConsumerSettings as CoreSettings
@@ -17,7 +17,7 @@ from edge.consumers.coordinator import Coordinator
 from edge.consumers.dead_letters import Fate, Outgoing
 from edge.consumers.offset_store import OffsetStore
 from edge.consumers.protocol import PROTOCOL, VERSION, Answer, Message, RequestMessage
-from edge.consumers.registry import GroupRegistry, GroupSettings, RingEntry
+from edge.consumers.registry import GroupRegistry, RingEntry
 from edge.consumers.ring_source import ReadableLog, RingSource
 from edge.consumers.server import ConsumersEndpoint
 from edge.consumers.start_place import start_place
@@ -42,7 +42,7 @@ class Desk:
         directory: Path,
         *,
         rings: int = 1,
-        settings: GroupSettings | None = None,
+        settings: Consumers | None = None,
         files: Files | None = None,
         journal: Path | None = None,
         log: ReadableLog | None = None,
@@ -54,7 +54,7 @@ class Desk:
         self.fates: Callable[[Outgoing], Fate] = lambda _: "stored"
         self.directory = directory
         self.journal = journal or directory
-        self._arguments = (settings or GroupSettings(), files or OsFiles(), log, durability, topics)
+        self._arguments = (settings or Consumers(), files or OsFiles(), log, durability, topics)
         self.rings = [
             Ring.create(directory / f"some-{index}", capacity_bytes=1 << 16, epoch=1)
             for index in range(rings)
@@ -236,7 +236,7 @@ def endpoint_over(ring: Ring, directory: Path, where: str, **keys: Path) -> Iter
 
     def make(wake: Callable[[], None]) -> Coordinator:
         store = OffsetStore(Journal(OsFiles(), str(directory), "offsets"))
-        registry = GroupRegistry(store, GroupSettings(), time.time_ns)
+        registry = GroupRegistry(store, Consumers(), time.time_ns)
         return Coordinator(
             registry,
             lambda messages, done: done(["stored" for _ in messages]),

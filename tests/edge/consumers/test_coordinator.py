@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from edge.config.schema import Consumers
 from edge.consumers.protocol import (
     VERSION,
     Ack,
@@ -32,7 +33,6 @@ from edge.consumers.protocol import (
     Rings,
 )
 from edge.consumers.publishes import NOT_BEFORE
-from edge.consumers.registry import GroupSettings
 from edge.mqtt.errors import Version
 from edge.mqtt.primitives import Body
 from edge.mqtt.properties import In, Properties, decode_properties, record_properties
@@ -377,7 +377,7 @@ def test_a_group_can_be_forgotten(desk):
 
 
 def test_a_group_is_handed_so_many_records_beyond_its_floor_and_no_more(runtime_directory):
-    with Desk(runtime_directory, settings=GroupSettings(records_max=10)) as desk:
+    with Desk(runtime_directory, settings=Consumers(records_max=10)) as desk:
         ann = desk.member()
         desk.publish(*texts(*range(30)))
         first = ann.got()
@@ -390,7 +390,7 @@ def test_a_group_is_handed_so_many_records_beyond_its_floor_and_no_more(runtime_
 
 
 def test_groups_and_members_have_limits(runtime_directory):
-    with Desk(runtime_directory, settings=GroupSettings(groups_max=1, members_max=1)) as desk:
+    with Desk(runtime_directory, settings=Consumers(groups_max=1, members_max=1)) as desk:
         desk.ask(Join, Joined, "g", ("a/#",))
         for group in ("g", "h"):
             failed = desk.ask(Join, Failed, group, ("a/#",))

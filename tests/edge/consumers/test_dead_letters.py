@@ -4,8 +4,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from edge.config.schema import Consumers
 from edge.consumers.protocol import GroupList, Groups
-from edge.consumers.registry import GroupSettings
 from edge.mqtt.errors import Version
 from edge.mqtt.primitives import Body
 from edge.mqtt.properties import In, decode_properties
@@ -117,7 +117,7 @@ def test_a_record_becomes_a_dead_letter_of_each_group_once(desk):
 def test_a_dead_letter_of_a_tenant_stays_in_its_name_space(runtime_directory, by_producer):
     """A local producer may write any name, but does not reach tenants."""
     topics = None if by_producer else ("#", "$tenant/acme/#")
-    with Desk(runtime_directory, settings=GroupSettings(tries_max=1), topics=topics) as desk:
+    with Desk(runtime_directory, settings=Consumers(tries_max=1), topics=topics) as desk:
         ann = desk.member(mode="queue", filters=("#", "$tenant/#"))
         names = (
             "$tenant/acme/dead/g/a",
@@ -138,7 +138,7 @@ def test_a_dead_letter_of_a_tenant_stays_in_its_name_space(runtime_directory, by
 
 
 def test_without_a_topic_for_them_dead_records_are_dropped(runtime_directory):
-    with Desk(runtime_directory, settings=GroupSettings(tries_max=1, dead_letter_topic="")) as desk:
+    with Desk(runtime_directory, settings=Consumers(tries_max=1, dead_letter_topic="")) as desk:
         ann = desk.member()
         desk.publish("bad", "good")
         ann.nack(ann.got(), [0])

@@ -4,6 +4,7 @@ import mmap
 
 import pytest
 
+from edge.config.schema import Consumers
 from edge.consumers import fetch
 from edge.consumers.protocol import (
     Ack,
@@ -18,7 +19,6 @@ from edge.consumers.protocol import (
     Joined,
     Nack,
 )
-from edge.consumers.registry import GroupSettings
 from ringbuf import Batch
 from tests.support.consumer_desk import Desk
 
@@ -97,7 +97,7 @@ def test_records_that_match_nobody_do_not_hold_a_group_up(desk):
 
 def test_a_group_that_nothing_matches_keeps_up_with_its_ring(runtime_directory):
     """Its window of records_max does not fill, whatever comes by."""
-    with Desk(runtime_directory, settings=GroupSettings(records_max=50)) as desk:
+    with Desk(runtime_directory, settings=Consumers(records_max=50)) as desk:
         joined = desk.ask(Join, Joined, "g", ("a/none",), "ordered", "oldest")
         for _ in range(5):
             fill(desk, 60)

@@ -6,7 +6,6 @@ import pytest
 from edge.config.schema import Consumers
 from edge.consumers.delivery_settings import LIMITS, DeliverySettings
 from edge.consumers.protocol import Done, Failed, GroupList, Groups, Join, Joined, Leave, SetGroup
-from edge.consumers.registry import GroupSettings
 from edge.rpc.protocol import encode
 from tests.support.consumer_desk import Desk, Talker
 
@@ -81,7 +80,7 @@ def test_a_member_with_other_settings_is_refused_and_learns_both_values(desk):
 
 
 def test_a_member_for_whom_there_is_no_room_changes_no_settings(runtime_directory):
-    with Desk(runtime_directory, settings=GroupSettings(members_max=1)) as desk:
+    with Desk(runtime_directory, settings=Consumers(members_max=1)) as desk:
         desk.ask(Join, Joined, "g", ("a/#",), instance="first")
         assert "members_max" in refusal(desk, LONG)
         assert settings_of(desk)["lease_ms"] == (30_000, "broker")

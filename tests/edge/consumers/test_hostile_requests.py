@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from edge.config.schema import Consumers
 from edge.consumers import ack_tracker, client_state, coordinator, outbox, publishes, quota
 from edge.consumers.protocol import (
     PROTOCOL,
@@ -34,7 +35,6 @@ from edge.consumers.protocol import (
     Rings,
 )
 from edge.consumers.publishes import NOT_BEFORE
-from edge.consumers.registry import GroupSettings
 from edge.mqtt.properties import Properties, record_properties
 from edge.rpc.protocol import encode
 from tests.support.consumer_desk import Desk
@@ -102,7 +102,7 @@ def test_an_error_of_one_fetch_leaves_the_others_alone(desk, monkeypatch):
     ],
 )
 def test_a_dead_letter_of_a_record_with_hostile_properties_stops_nobody(runtime_directory, wire):
-    with Desk(runtime_directory, settings=GroupSettings(tries_max=1)) as desk:
+    with Desk(runtime_directory, settings=Consumers(tries_max=1)) as desk:
         ann = desk.member("bad", mode="queue")
         desk.publish("x", properties=wire)
         ann.nack(ann.got())
