@@ -302,7 +302,7 @@ class Checkpoint:
         free, paused = list(values["free"]), bool(values["paused"])
         streams = tuple(values.get("streams", ()))
         losses = {
-            (stream, partition): Losses(*values) for stream, partition, *values in values.get("losses", ())
+            (stream, partition): Losses(*fields) for stream, partition, *fields in values.get("losses", ())
         }
         schemas, columns = dict(values.get("schemas", {})), dict(values.get("columns", {}))
         self.schemas, self.columns = schemas, columns

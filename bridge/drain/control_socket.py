@@ -76,7 +76,7 @@ class Backfill(ControlRequest, frozen=True):
 
 
 class Report(Message, frozen=True):
-    """State of the bridge: bridge.state.BridgeState. Without partitions, if they are above PARTITIONS_MAX."""
+    """State of the bridge, a bridge.drain.status.BridgeState; above PARTITIONS_MAX without the partitions."""
 
     state: dict[str, Any]
 

@@ -6,6 +6,8 @@ moves. When the file is full the bridge stops and reports it: no record is dropp
 full disk it tries again until there is room. A crash may write a letter twice; both have the same identity.
 
 After the reason is removed, `brim bridge backfill` sends the records again while the log has them.
+
+A payload that does not fit the payload schema is no dead letter: its file has it (bridge/payloads/decode.py).
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ class Drain:
     def collect(self) -> None:
         """Take the answers of the sink, and send nothing. Raises SinkError, CheckpointError.
 
-        The first call completes units of a crash that the sink has, from the front on.
+        The first call completes files of a crash that the sink has, from the front on.
         """
         if self._window.restoring and not self._collected:
             self._collected = True  # one try: a sink that is away would delay the commands
