@@ -28,7 +28,7 @@ from edge.backup.writing import make_backup, total_bytes
 from edge.cli.argument_types import directory
 from edge.cli.config_options import add_config_arguments, configured
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import bytes_in_words, count_in_words
+from edge.cli.humanize import bytes_in_words, counted
 from edge.cli.progress import progress
 from edge.config.directories import DirectoryLock
 from edge.errors import AccessDenied, BrokerUnreachable, EdgeError
@@ -130,13 +130,11 @@ def _facts(manifest: Manifest) -> dict[str, object]:
 
 def content(manifest: Manifest) -> list[str]:
     """Lines about the files of a backup."""
-    groups = {"state": "state", "log": "log"}
     lines = []
-    for top, title in groups.items():
+    for top in ("state", "log"):
         files = [file for file in manifest.files if file.path.startswith(f"{top}/")]
         size = bytes_in_words(sum(file.bytes for file in files))
-        many = "file" if len(files) == 1 else "files"
-        lines.append(f"{title:<6} {count_in_words(len(files))} {many}, {size}")
+        lines.append(f"{top:<6} {counted(len(files), 'file')}, {size}")
     return lines
 
 

@@ -152,7 +152,10 @@ def _target(arguments: argparse.Namespace) -> LoadTarget:
         try:
             password = arguments.password_file.read_bytes().split(b"\n", 1)[0]
         except OSError as error:
-            raise LoadError(f"--password-file {arguments.password_file}: {error.strerror}") from error
+            raise LoadError(
+                f"--password-file {arguments.password_file} cannot be read: {error.strerror}",
+                hint="name a file with the password in its first line",
+            ) from error
     path = arguments.unix
     return LoadTarget(
         arguments.host,

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     status.add_argument("--json", action="store_true", help="print one JSON object")
     add_runtime_argument(status)
-    _add_orders(verbs)
+    _add_commands(verbs)
     renaming = verbs.add_parser(
         "rename-edge", help="change the edge id in the checkpoints of this machine's bridges"
     )
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(renaming)
 
 
-def _add_orders(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     helps = {
         "pause": "stop draining until `resume`; records stay in ring and log",
         "resume": "continue: after `pause`, during a back-off, or when the cause of a block is removed",

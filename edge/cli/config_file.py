@@ -17,7 +17,6 @@ from tomlkit.exceptions import TOMLKitError
 
 from edge.config import loader
 from edge.config.live_settings import setting_changes
-from edge.config.schema import Config
 from edge.errors import EdgeError
 from persistence.durable_file import replace_file
 from persistence.files import OsFiles
@@ -45,10 +44,6 @@ def set_value(file: Path, name: str, text: str) -> list[tuple[str, Any, Any]]:
     changed = document.as_string()
     after = loader.parse(changed, name=str(file), base=file.parent)
     replace_file(OsFiles(), str(file), [changed.encode()], mode=stat.S_IMODE(os.stat(file).st_mode))
-    return _changes(before, after)
-
-
-def _changes(before: Config, after: Config) -> list[tuple[str, Any, Any]]:
     return list(setting_changes(before, after))
 
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge.cli.argument_types import directory
 from edge.cli.config_options import add_config_arguments, configured
+from edge.cli.exit_status import Exit
+from edge.cli.humanize import count_in_words
 from edge.errors import EdgeError
 from edge.log.log_place import PLACE_HELP
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 from edge.streams.ring_files import stream_of
+
+if TYPE_CHECKING:
+    from edge.log.offline_reader import ScanPosition
 
 _NEGATIVE_PLACE = re.compile(r"-\.?\d")
 
@@ -43,7 +50,12 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until", metavar="PLACE", default="", help="end, as --from; exclusive (default: end of the log)"
     )
-    parser.add_argument(
+    add_filter_arguments(parser)
+
+
+def add_filter_arguments(group: argparse._ActionsContainer) -> None:
+    """Add --topic, --stream and --ring."""
+    group.add_argument(
         "-t",
         "--topic",
         action="append",
@@ -51,12 +63,14 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILTER",
         help="topic filter; may be repeated (default: all)",
     )
-    parser.add_argument(
-        "--stream", action="append", default=[], metavar="NAME", help="only this stream; may be repeated"
-    )
-    parser.add_argument(
-        "--ring", action="append", default=[], metavar="NAME", help="only this ring; may be repeated"
-    )
+    for name in ("stream", "ring"):
+        group.add_argument(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"only this {name}; may be repeated",
+        )
 
 
 def log_directory(arguments: argparse.Namespace) -> Path:
@@ -86,3 +100,12 @@ def chosen_rings(arguments: argparse.Namespace, rings: Sequence[str]) -> list[st
     if not arguments.stream and not arguments.ring:
         return list(rings)
     return [ring for ring in rings if ring in arguments.ring or stream_of(ring) in arguments.stream]
+
+
+def status_of(position: ScanPosition, verb: str) -> Exit:
+    """Exit status of a verb that has read up to `position`; reports the records that were missing."""
+    if not position.missing:
+        return Exit.OK
+    text = f"{count_in_words(position.missing)} records were missing: damaged, or removed meanwhile"
+    print(f"brim {verb}: {text}\n  see `brim segments verify`", file=sys.stderr)
+    return Exit.INCOMPLETE

@@ -148,9 +148,9 @@ def client_of(args: argparse.Namespace, **more: Any) -> Client:
     if args.url is not None and args.unix is not None:
         raise UsageError("--url and --unix are two brokers", hint="leave one of them out")
     if args.unix is not None and tls:
-        raise UsageError("--unix: there is no TLS on a Unix socket; leave one of them out")
+        raise UsageError("--unix: there is no TLS on a Unix socket", hint="leave one of them out")
     if args.key is not None and args.cert is None:
-        raise UsageError(f"--key {args.key} has no certificate; add --cert")
+        raise UsageError(f"--key {args.key} has no certificate", hint="add --cert")
     host = f"[{args.host}]" if ":" in args.host else args.host
     port = args.port if args.port is not None else TLS_PORT if tls else PORT
     options = Options(

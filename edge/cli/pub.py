@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from edge.cli.argument_types import seconds, whole_seconds
@@ -201,13 +201,14 @@ def _properties(args: argparse.Namespace) -> Properties:
 def _payload(args: argparse.Namespace) -> bytes:
     if args.file is None:
         text: str = args.payload if args.message is None else args.message
-        return (
-            b"" if args.null_message else text.encode("utf-8", "surrogateescape")
-        )  # the original bytes of the command line
+        # the original bytes of the command line
+        return b"" if args.null_message else text.encode("utf-8", "surrogateescape")
     try:
         return sys.stdin.buffer.read() if str(args.file) == "-" else bytes(args.file.read_bytes())
     except OSError as error:
-        raise UsageError(f"--file {args.file}: {error.strerror}") from error
+        raise UsageError(
+            f"--file {args.file} cannot be read: {error.strerror}", hint="name a file with the payload"
+        ) from error
 
 
 async def _stdin_lines() -> AsyncIterator[bytes]:
@@ -235,11 +236,7 @@ async def _stdin_lines() -> AsyncIterator[bytes]:
     while chunk := await chunks.get():
         room.release()
         *lines, rest = (rest + chunk).split(b"\n")
-        for line in _without_returns(lines):
-            yield line
+        for line in lines:
+            yield line.removesuffix(b"\r")
     if rest:
         yield rest
-
-
-def _without_returns(lines: list[bytes]) -> Iterator[bytes]:
-    return (line.removesuffix(b"\r") for line in lines)

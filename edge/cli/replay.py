@@ -21,12 +21,13 @@ from pathlib import Path
 
 from edge.cli.argument_types import at_least_one, positive, remap, speed
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import count_in_words, counted
+from edge.cli.humanize import counted
 from edge.cli.log_options import (
     add_log_arguments,
     add_part_arguments,
     chosen_rings,
     log_directory,
+    status_of,
 )
 from edge.cli.mqtt_options import UsageError, add_connection_arguments, run_verb
 from edge.cli.progress import progress
@@ -129,7 +130,8 @@ async def _replay(arguments: argparse.Namespace, directory: Path) -> Exit:
                 if not arguments.follow:
                     raise
             await to.flush()
-    return _told(arguments, sent, cursor.missing)
+    _report(arguments, sent, cursor.missing)
+    return status_of(cursor, "replay")
 
 
 async def _records(
@@ -146,17 +148,12 @@ async def _records(
         view.look()
 
 
-def _told(arguments: argparse.Namespace, sent: int, missing: int) -> Exit:
+def _report(arguments: argparse.Namespace, sent: int, missing: int) -> None:
     if arguments.to != "stdout":
         print(f"{counted(sent, 'record')} sent", file=sys.stderr)
     elif not sent and not missing:
         print("brim replay: no records in this part of the log", file=sys.stderr)
         print("  a new record is there when its sync has ended, at most a second later", file=sys.stderr)
-    if not missing:
-        return Exit.OK
-    text = f"brim replay: {count_in_words(missing)} records were missing: damaged, or removed meanwhile"
-    print(f"{text}\n  see `brim segments verify`", file=sys.stderr)
-    return Exit.INCOMPLETE
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import bytes_in_words, count_in_words
+from edge.cli.humanize import bytes_in_words, count_in_words, counted
+from edge.cli.listing import Row, table, text_column
 from edge.cli.log_options import add_log_arguments, log_directory
 from edge.cli.progress import progress
 from edge.cli.segments_export import add_export_arguments, export
@@ -36,6 +37,10 @@ from persistence import LogReader
 from persistence.segment.segment_info import SegmentInfo
 
 RINGS_SHOWN = 3  # of one segment
+_COLUMNS = tuple(
+    text_column(title, title)
+    for title in ("log", "segment", "state", "size", "records", "from", "to", "rings")
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,21 +83,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _list(view: LogView) -> CommandResult:
     rows: list[dict[str, Any]] = []
-    lines: list[tuple[str, ...]] = []
+    shown: list[Row] = []
     total = damaged = 0
     for directory, reader in view.readers.items():
         for info in _each(reader, f"reading {view.short(directory)}"):
             total, damaged = total + info.file_bytes, damaged + len(info.damage)
             rows.append({"log": str(directory), **asdict(info), "records": info.records})
-            lines.append(_columns(view, directory, info))
-    header = ("log", "segment", "state", "size", "records", "from", "to", "rings")
+            shown.append(_row(view, directory, info))
     warnings = [f"WARNING  {row['base']}: {row['reason']}" for row in rows if row["state"] == "lost"]
     if damaged:
         warnings.append(f"WARNING  {damaged} damaged places; see `brim segments verify`")
-    many = "segment" if len(rows) == 1 else "segments"
-    summary = f"{count_in_words(len(rows))} {many}, {bytes_in_words(total)}"
-    shown = [*_aligned([header, *lines]), summary, *warnings]
-    return CommandResult({"segments": rows}, shown, well=not warnings)
+    summary = f"{counted(len(rows), 'segment')}, {bytes_in_words(total)}"
+    return CommandResult({"segments": rows}, [*table(shown, _COLUMNS), summary, *warnings], well=not warnings)
 
 
 def _each(reader: LogReader, title: str) -> Iterator[SegmentInfo]:
@@ -111,36 +113,23 @@ def _each(reader: LogReader, title: str) -> Iterator[SegmentInfo]:
             advance(1)
 
 
-def _columns(view: LogView, directory: Path, info: SegmentInfo) -> tuple[str, ...]:
+def _row(view: LogView, directory: Path, info: SegmentInfo) -> Row:
     names = sorted({ring.name or "?" for ring in info.rings})
     more = f" and {len(names) - RINGS_SHOWN} more" if len(names) > RINGS_SHOWN else ""
     damage = f", {len(info.damage)} damaged" if info.damage else ""
-    return (
-        view.short(directory),
-        str(info.base),
-        info.state + damage,
-        bytes_in_words(info.bytes if info.state != "archived" else info.file_bytes),
-        count_in_words(info.records),
-        _when(info.first_timestamp_ns),
-        _when(info.last_timestamp_ns),
-        ", ".join(names[:RINGS_SHOWN]) + more,
-    )
+    return {
+        "log": view.short(directory),
+        "segment": info.base,
+        "state": info.state + damage,
+        "size": bytes_in_words(info.bytes if info.state != "archived" else info.file_bytes),
+        "records": count_in_words(info.records),
+        "from": _when(info.first_timestamp_ns),
+        "to": _when(info.last_timestamp_ns),
+        "rings": ", ".join(names[:RINGS_SHOWN]) + more,
+    }
 
 
 def _when(timestamp_ns: int) -> str:
-    return (
-        datetime.fromtimestamp(timestamp_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        if timestamp_ns
-        else "-"
-    )
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    right = {"size", "records"}
-    for row in rows:
-        cells = (
-            text.rjust(width) if name in right else text.ljust(width)
-            for text, width, name in zip(row, widths, rows[0], strict=True)
-        )
-        yield "  ".join(cells).rstrip()
+    if not timestamp_ns:
+        return "-"
+    return datetime.fromtimestamp(timestamp_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -22,9 +22,8 @@ from bridge.sinks.interface import FileSink
 from bridge.sinks.registry import open_file_sink
 from bridge.source.partition_source import RecordBuffer, RingName
 from edge.cli.config_options import configured
-from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words
-from edge.cli.log_options import add_part_arguments, chosen_rings
+from edge.cli.log_options import add_part_arguments, chosen_rings, status_of
 from edge.cli.progress import progress
 from edge.cli.replay_targets import Lines
 from edge.cli.sub import line_form
@@ -64,13 +63,7 @@ def export(arguments: argparse.Namespace, directory: Path) -> int:
     else:
         summary = _lines(arguments, cursor)
     print(summary, file=sys.stderr)
-    if not cursor.missing:
-        return 0
-    text = (
-        f"brim segments: {count_in_words(cursor.missing)} records were missing: damaged, or removed meanwhile"
-    )
-    print(f"{text}\n  see `brim segments verify`", file=sys.stderr)
-    return Exit.INCOMPLETE
+    return status_of(cursor, "segments")
 
 
 # ---- lines of JSON ----
@@ -127,8 +120,7 @@ def _drained(
             "--topic: a drained file holds all topics of its partition",
             hint="leave out --drained, or --topic",
         )
-    ours = {key: getattr(arguments, key) for key in ("config", "state_dir", "runtime_dir")}
-    edge = arguments.edge or configured(argparse.Namespace(**ours)).edge_id
+    edge = arguments.edge or configured(arguments).edge_id
     to: str = arguments.to
     sink = open_file_sink(to if "://" in to else Path(to).absolute().as_uri(), {})
     try:

@@ -35,7 +35,12 @@ from edge.cli.argument_types import at_least_one, percent, positive_seconds
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import count_in_words
 from edge.cli.light_imports import forgo_pandas
-from edge.cli.log_options import accept_negative_places, add_log_arguments, log_directory
+from edge.cli.log_options import (
+    accept_negative_places,
+    add_filter_arguments,
+    add_log_arguments,
+    log_directory,
+)
 from edge.cli.mqtt_options import UsageError
 from edge.cli.progress import waiting
 from edge.cli.sql_output import FORMATS, format_of, writer_of
@@ -62,18 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     accept_negative_places(parser)
     parser.add_argument("query", metavar="QUERY", help="SQL on the relation records; -: standard input")
     part = parser.add_argument_group("part of the records")
-    part.add_argument(
-        "-t", "--topic", action="append", default=[], metavar="FILTER",
-        help="topic filter; may be repeated (default: all)",
-    )  # fmt: skip
     times = "-15m, a time (2026-11-21T14:00 local, 2026-11-21T14:00Z UTC), or @SECONDS"
     part.add_argument("--since", metavar="TIME", help=f"records from this time on: {times}")
     part.add_argument("--until", metavar="TIME", help="records before this time")
-    for name in ("stream", "ring"):
-        part.add_argument(
-            f"--{name}", action="append", default=[], metavar="NAME",
-            help=f"only this {name}; may be repeated",
-        )  # fmt: skip
+    add_filter_arguments(part)
     parser.add_argument(
         "--payloads", metavar="FILE", type=Path, help="payload schema, whose fields become columns"
     )

@@ -168,9 +168,9 @@ def _check(args: argparse.Namespace) -> None:
     if (args.first or args.last is not None) and not args.shm:
         raise UsageError("--from and --last read memory; add --shm", hint="`brim replay` reads the log")
     if args.count is not None and args.count < 1:
-        raise UsageError(f"-C {args.count} is not at least 1")
+        raise UsageError(f"-C {args.count} is not at least 1", hint="without -C it receives until Ctrl-C")
     if args.wait is not None and not args.wait > 0:
-        raise UsageError(f"-W {args.wait:g} is not above 0")
+        raise UsageError(f"-W {args.wait:g} is not above 0", hint="without -W it waits until Ctrl-C")
     if args.keep_session and not args.id:
         raise UsageError("--keep-session needs --id", hint="the broker keeps a session under that name")
     if (args.shm or args.zmq) and (args.no_retained or args.retained_only or args.remove_retained):

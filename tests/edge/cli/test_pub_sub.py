@@ -239,7 +239,7 @@ async def test_a_refusal_has_a_status_of_its_own(
         (pub, ["a", "x", "--repeat", -1], "--repeat -1 is negative"),
         (pub, ["a", "x", "--rate", 0], "--rate 0 is not above 0"),
         (pub, ["a", "x", "--window", 0], "window 0 is not in 1..65535"),
-        (pub, ["a", "--file", "/no/such/file"], "--file /no/such/file: No such file"),
+        (pub, ["a", "--file", "/no/such/file"], "--file /no/such/file cannot be read: No such file"),
         (
             pub,
             ["a", "x", "--password-file", "/no/such/file"],

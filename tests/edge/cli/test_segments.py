@@ -68,7 +68,7 @@ def test_each_segment_is_listed_with_what_is_in_it(directory, capsys):
     status, out, _ = brim(capsys, "ls", "--log", directory)
     lines = out.splitlines()
     assert status == 0
-    assert lines[0].split() == ["log", "segment", "state", "size", "records", "from", "to", "rings"]
+    assert lines[0].split() == ["LOG", "SEGMENT", "STATE", "SIZE", "RECORDS", "FROM", "TO", "RINGS"]
     assert [line.split()[0] for line in lines[1:]] == [".", ".", ".", "own-0", "4"]
     assert lines[-1].startswith("4 segments")
     _, found = told(capsys, "ls", "--log", directory)
