@@ -216,10 +216,13 @@ async def forget_group(console: Console, call: Call, body: OneGroup) -> Result:
 
 
 async def reload(console: Console, call: Call, body: Nothing) -> Result:
-    """Read passwords, rules and certificates of the broker again. `failed`: files that are not valid."""
+    """Read the configuration of the broker and its files again, and apply their changes, as `brim reload`.
+
+    `failed`: mistakes. `needs_restart`: names of settings that only a restart applies.
+    """
     answer = await console.link.request(Reload(), Reloaded)
     console.record(call, "reload", applied=len(answer.applied), failed=len(answer.failed))
-    return {"applied": answer.applied, "failed": answer.failed}
+    return {"applied": answer.applied, "failed": answer.failed, "needs_restart": answer.needs_restart}
 
 
 ACTIONS = (

@@ -1,6 +1,6 @@
 // Start of the pages: navigation, session, and the clock that refreshes the page in view.
 import { get, loadSession, logOut, session } from "./api.js";
-import { failed, signIn } from "./dialogs.js";
+import { failed, signIn, textOf } from "./dialogs.js";
 import { h, notice, replace } from "./dom.js";
 import { duration } from "./format.js";
 
@@ -88,7 +88,7 @@ async function refresh() {
 
 function showError(error) {
   if (!(error.status >= 0)) throw error;
-  const text = error.hint ? `${error.message}; ${error.hint}` : error.message;
+  const text = textOf(error);
   const shown = view.querySelector(":scope > .notice.bad");
   if (shown?.textContent !== text) {
     shown?.remove();

@@ -8,8 +8,13 @@ export function toast(text, kind) {
   setTimeout(() => element.remove(), kind === "bad" ? 10000 : 5000);
 }
 
+// The error and its remedy.
+export function textOf(error) {
+  return error.hint ? `${error.message}; ${error.hint}` : error.message;
+}
+
 export function failed(error) {
-  toast(error.hint ? `${error.message}; ${error.hint}` : error.message, "bad");
+  toast(textOf(error), "bad");
 }
 
 export function open(element, kind) {
@@ -28,16 +33,22 @@ export function confirm(title, text, action, work, danger) {
     h("h2", { id: "dialog-title" }, title), h("p", null, text), error,
     h("div", { class: "row end" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), button));
   const dialog = open(form, "small");
+  onSubmit(form, button, error, async () => {
+    await work();
+    dialog.close();
+  });
+}
+
+function onSubmit(form, button, error, work) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     button.disabled = true;
     try {
       await work();
-      dialog.close();
     } catch (problem) {
-      error.textContent = problem.hint ? `${problem.message}; ${problem.hint}` : problem.message;
-      button.disabled = false;
+      error.textContent = textOf(problem);
     }
+    button.disabled = false;
   });
 }
 
@@ -51,18 +62,15 @@ export function signIn(done) {
     h("label", null, "User", user), h("label", null, "Password", password), error,
     h("div", { class: "row end" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), button));
   const dialog = open(form, "small");
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    button.disabled = true;
+  onSubmit(form, button, error, async () => {
     try {
       await logIn(user.value, password.value);
-      dialog.close();
-      done();
     } catch (problem) {
-      error.textContent = problem.hint ? `${problem.message}; ${problem.hint}` : problem.message;
       password.value = "";
       password.focus();
+      throw problem;
     }
-    button.disabled = false;
+    dialog.close();
+    done();
   });
 }

@@ -23,7 +23,7 @@ export function page() {
 }
 
 function draw(bridge, refresh) {
-  const order = (title, text, action, path, danger) => h("button", {
+  const command = (title, text, action, path, danger) => h("button", {
     type: "button", class: danger ? "danger" : null, "data-key": `${path}-${bridge.name}`,
     onclick: () => confirm(title, text, action, async () => {
       const answer = await post(`bridge/${path}`, { bridge: bridge.name });
@@ -31,9 +31,9 @@ function draw(bridge, refresh) {
       await refresh();
     }, danger) }, action);
   const tools = h("div", { class: "row push" },
-    may("operator") && bridge.condition !== "paused" && order("Pause the bridge?", `${bridge.name} drains nothing until it is resumed. Records wait in ring and log.`, "Pause", "pause"),
-    may("operator") && order("Resume the bridge?", `${bridge.name} drains again: after a pause, during a back-off, or when the cause of a block is removed.`, "Resume", "resume"),
-    may("admin") && order("Skip waiting records?", `${bridge.name} passes over ${count(bridge.lag_records)} records. They are never drained; this cannot be undone.`, "Skip records", "skip", true));
+    may("operator") && bridge.condition !== "paused" && command("Pause the bridge?", `${bridge.name} drains nothing until it is resumed. Records wait in ring and log.`, "Pause", "pause"),
+    may("operator") && command("Resume the bridge?", `${bridge.name} drains again: after a pause, during a back-off, or when the cause of a block is removed.`, "Resume", "resume"),
+    may("admin") && command("Skip waiting records?", `${bridge.name} passes over ${count(bridge.lag_records)} records. They are never drained; this cannot be undone.`, "Skip records", "skip", true));
   const lost = Object.entries(bridge.lost_by).map(([cause, number]) => `${count(number)} ${cause}`).join(", ");
   return card(bridge.name, [h("span", { class: `pill ${KINDS[bridge.condition] ?? ""}` }, bridge.condition), tools],
     h("div", { class: "body" },

@@ -31,7 +31,7 @@ export function page() {
           ["Written", `${bytes(log.written_bytes)} for ${bytes(log.record_bytes)} of records`],
           ["Damaged places", count(log.damaged_places)],
           ["Lost records", count(log.lost_records)],
-          log.reads && ["Read back", `${count(log.reads.records ?? 0)} records`],
+          ["Read back", `${bytes(log.reads.log_bytes)} from the log, ${bytes(log.reads.archive_bytes)} from the archive`],
           log.maintenance?.trouble && ["Maintenance", log.maintenance.trouble],
         ])))),
       card("Times", null, table("Times", [

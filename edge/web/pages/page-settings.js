@@ -12,12 +12,14 @@ export function page() {
   let settings = [];
   const text = h("input", { type: "search", placeholder: "part of a name", "aria-label": "Search settings", oninput: draw });
   const changed = h("input", { type: "checkbox", checked: true, onchange: draw });
-  const reload = may("admin") && h("button", { type: "button", onclick: () => confirm("Reload files?",
-    "Passwords, rules and certificates of the broker are read again. A file that is not valid changes nothing.", "Reload", async () => {
+  const reload = may("admin") && h("button", { type: "button", onclick: () => confirm("Reload the configuration?",
+    "The broker reads its configuration file, passwords, rules and certificates again. A mistake in any of them changes nothing.", "Reload", async () => {
       const answer = await post("reload");
-      toast(answer.failed.length ? `not valid: ${answer.failed.join("; ")}` : `in force: ${answer.applied.join(", ") || "there are no files"}`,
+      toast(answer.failed.length ? `not applied: ${answer.failed.join("; ")}` : `in force: ${answer.applied.join(", ") || "there are no changes"}`,
         answer.failed.length ? "bad" : undefined);
-    }) }, "Reload files");
+      if (answer.needs_restart.length) toast(`needs a restart: ${answer.needs_restart.join(", ")}`);
+      await read();
+    }) }, "Reload");
   const element = card("Configuration in effect", h("div", { class: "row push" },
     h("label", { class: "row small" }, changed, "only what is not the default"), text, reload), list);
 
@@ -30,12 +32,10 @@ export function page() {
     ], shown, null, null, "no setting matches"));
   }
 
-  return {
-    element,
-    async refresh() {
-      if (settings.length) return;
-      settings = (await get("settings")).settings;
-      draw();
-    },
-  };
+  async function read() {
+    settings = (await get("settings")).settings;
+    draw();
+  }
+
+  return { element, refresh: async () => { if (!settings.length) await read(); } };
 }

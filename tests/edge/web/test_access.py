@@ -129,7 +129,7 @@ def test_each_action_is_done_for_its_role_and_written_to_the_audit_log(
     assert operator.post("bridge/pause", {"bridge": "other"}).status == 409
     assert admin.post("group/reset", {"group": "no-group", "to": "oldest"}).status == 409
     assert admin.post("group/forget", {"group": "no-group"}).status == 409
-    assert admin.post("reload").content == {"applied": [], "failed": []}
+    assert admin.post("reload").content == {"applied": [], "failed": [], "needs_restart": []}
     assert admin.post("session", method="DELETE").status == 200
     log = child.log_until("console log-out user=ann")
     for line in (

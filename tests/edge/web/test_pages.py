@@ -313,13 +313,34 @@ def test_a_message_is_published_and_its_retained_copy_cleared(admin: Page) -> No
 def test_files_are_reloaded_and_the_theme_changes(admin: Page) -> None:
     show(admin, "settings")
     admin.until_text("edge_id")
-    admin.click("text=Reload files")
+    admin.click("text=Reload")
     admin.click("[data-key=confirm]")
-    admin.until_text("there are no files")
+    admin.until_text("there are no changes")
     before = admin.value("getComputedStyle(document.body).backgroundColor")
     admin.click("#theme")
     assert admin.value("getComputedStyle(document.body).backgroundColor") != before
     admin.click("#theme")
+
+
+def test_a_reload_shows_what_it_changed_and_what_waits_for_a_restart(admin: Page, site: Site) -> None:
+    show(admin, "settings")
+    admin.until_text("edge_id")
+    configured = site.broker.config.read_text()
+    site.broker.config.write_text(f"{configured}\n[limits]\nconnections_max = 321\nreceive_max = 77\n")
+    admin.click("text=Reload")
+    admin.click("[data-key=confirm]")
+    admin.until_text("in force: limits.connections_max")
+    admin.until_text("needs a restart: limits.receive_max")
+    admin.until("document.querySelector('#view table').textContent.includes('limits.connections_max321')")
+    site.broker.config.write_text(configured)
+    admin.click("text=Reload")
+    admin.click("[data-key=confirm]")
+    admin.until("!document.querySelector('#view table').textContent.includes('limits.connections_max321')")
+
+
+def test_the_log_page_has_the_bytes_that_were_read_back(admin: Page) -> None:
+    show(admin, "log")
+    admin.until_text("0 B from the log, 0 B from the archive")
 
 
 def test_a_viewer_sees_no_button_that_changes_something(site: Site) -> None:
@@ -335,7 +356,7 @@ def test_a_viewer_sees_no_button_that_changes_something(site: Site) -> None:
         page.click("td button.link")
         page.until_text("Keep alive")
         text = page.text()
-    assert not {"Disconnect", "Forget", "Pause", "Skip records", "Reload files"} & set(text.split("\n"))
+    assert not {"Disconnect", "Forget", "Pause", "Skip records", "Reload"} & set(text.split("\n"))
     page.click("text=Close")
     show(page, "publish")
     page.until_text("needs the role operator")
