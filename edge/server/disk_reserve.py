@@ -5,6 +5,7 @@ would be given twice. So without the reserve a full disk would refuse the start 
 in memory.
 
 Owns the file `reserve` in the state directory. A start or a stop creates it again while the disk has room.
+A disk that fills while the broker runs: persistence/maintenance/maintenance.py.
 """
 
 from __future__ import annotations

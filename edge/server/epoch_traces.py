@@ -37,7 +37,7 @@ def highest_in_use(config: Config, log_epochs: Iterable[int]) -> int:
 def _bridge_epochs(path: Path) -> Iterator[int]:
     from bridge.drain.checkpoint import cursors_in
 
-    return (ring_epoch(path.epoch) for path in cursors_in(path) or ())
+    return (ring_epoch(cursor.epoch) for cursor in cursors_in(path) or ())
 
 
 def highest_trace(config: Config, log_epochs: Iterable[int]) -> int:
@@ -72,8 +72,8 @@ def _consumer_epochs(path: Path) -> Iterator[int]:
 def _session_epochs(directories: Iterable[Path]) -> Iterator[int]:
     for path in (directory / name for directory in directories for name in FILE_NAMES):
         with suppress(OSError, ValueError, msgspec.MsgspecError):
-            checkpoint = parse_snapshot(memoryview(read_file(OsFiles(), str(path))))
-            yield checkpoint.origin.epoch
-            for kind, body in checkpoint.frames:
+            snapshot = parse_snapshot(memoryview(read_file(OsFiles(), str(path))))
+            yield snapshot.origin.epoch
+            for kind, body in snapshot.frames:
                 if kind == RECORD and isinstance(record := decode_record(body), Rings):
                     yield from (epoch for _, epoch, _ in record.rings.values())

@@ -103,7 +103,7 @@ class MqttServer:
         self.down.callback(keep_reserve, self.config.state_dir)
         self.config = config = fitted(self.config)
         allowed = descriptors.allow(config)
-        self._start_guard()
+        self._start_auth()
         self.epochs = epochs = Epochs(
             config.state_dir / "epochs",
             found_elsewhere=self._highest_trace,
@@ -189,7 +189,7 @@ class MqttServer:
             make_directory(directory, key)
             self.down.callback(_locked_after_backup(directory).close)
 
-    def _start_guard(self) -> None:
+    def _start_auth(self) -> None:
         auth = self.config.auth
         secret = scram_secret(self.config.state_dir / "scram-secret") if auth.password_file else b""
         self.auth_backend = AuthBackend(auth.password_file, auth.acl_file, secret=secret)
@@ -369,12 +369,12 @@ class MqttServer:
         logged = [
             (entry.ring, settings[entry.stream]) for entry in streams.all() if entry.durability.is_logged
         ]
-        logged_rings = [(logged_ring(ring, stream), stream.isolated) for ring, stream in logged]
+        rings = [(logged_ring(ring, stream), stream.isolated) for ring, stream in logged]
         if self._state is not None and self._state.durability.is_logged:
-            logged_rings.append((self._state.logged_ring(), True))
+            rings.append((self._state.logged_ring(), True))
             self._state.trim(self.logs.log_of(SESSIONS_RING))
         self.stop_on_thread(self.logs.stop)
-        self.logs.start(logged_rings, self.listener.wake, self.listener.wake_descriptor)
+        self.logs.start(rings, self.listener.wake, self.listener.wake_descriptor)
 
     def _wait_for_durable_rings(self, streams: Streams) -> None:
         """Wait until the log has synced the records of the last run, of rings with visible = "durable".

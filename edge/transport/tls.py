@@ -1,4 +1,4 @@
-"""TLS certificates: from the files of a listener to a context for handshakes.
+"""TLS certificates: from the files of a listener to a context for handshakes; a reload reads them again.
 
 Owns the error texts for invalid files. Never connects to another process: a handshake with itself, in memory,
 shows if clients will accept the broker's certificate today. That finds more than a check of the dates.
