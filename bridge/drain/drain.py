@@ -141,6 +141,7 @@ class Drain:
         self._begun = False  # the content of the sink is known
         self._collected = False  # collect() was called
         self._stale = False  # the sink has failed: its presence is checked again
+        self._overtaken = False  # another bridge may have put files
         self._scan_at = 0.0
         self._saved_at = 0.0
 
@@ -262,10 +263,13 @@ class Drain:
 
     def finish(self) -> None:
         """Wait at most half a minute for the files in flight, and save the progress. Raises as collect()."""
-        wait([file.future for file in self._window.files if file.future is not None], FINISH_S)
+        self._wait_for_answers()
         self._take_answers()
         if not self.checkpoint.saved:
             self._saved()
+
+    def _wait_for_answers(self) -> None:
+        wait([file.future for file in self._window.files if file.future is not None], FINISH_S)
 
     def close(self) -> None:
         """Complete the files in flight, and detach from all rings. The caller closes checkpoint and sink."""
@@ -280,12 +284,31 @@ class Drain:
             self._sink.remember(self.checkpoint.schemas)
             self.checkpoint.use_schema(self._delivery.schema, self._sink.evolve(self.checkpoint.columns))
         self._sink.begin(self.settings.edge_id)
-        if not isinstance(self._sink, RecordSink):
-            reconcile(self._sink, self.checkpoint, self._first_offset_of, self.installation.owns)
-            self._window.files = [InFlightFile(intent) for intent in self.checkpoint.intents]
+        self._compare()
         self._begun = True
-        for cursor in self.checkpoint.cursors.values():
+
+    def _begin_again(self) -> bool:
+        """Begin again after a failure of the sink. True if another bridge was there: no file is in flight."""
+        self._overtaken |= bool(self._sink.begin(self.settings.edge_id))
+        if self._overtaken:  # its number is given back unless it is there
+            self._wait_for_answers()
+        corrected = self._overtaken and self._compare()
+        self._stale = self._overtaken = False
+        return corrected
+
+    def _compare(self) -> bool:
+        """Correct the checkpoint by the names in the sink. True if it was corrected."""
+        sink, checkpoint = self._sink, self.checkpoint
+        corrected = not isinstance(sink, RecordSink) and reconcile(
+            sink, checkpoint, self._first_offset_of, self.installation.owns
+        )
+        if corrected:
+            self._window.clear()
+            for name in self.partitions.sources:
+                self.partitions.forget(name)
+        for cursor in checkpoint.cursors.values():
             self._report_all(cursor)
+        return corrected
 
     def _first_offset_of(self, name: RingName, epoch: int) -> int | None:
         self.partitions.scan(self.is_busy)
@@ -302,9 +325,8 @@ class Drain:
 
     def _send(self, files: Sequence[InFlightFile]) -> bool:
         """Send these files. True if there were any. Raises SinkError."""
-        if self._stale and files:
-            self._sink.begin(self.settings.edge_id)
-            self._stale = False
+        if self._stale and files and self._begin_again():
+            return True
         for file in files:
             if file.shipment is None:
                 if self._window.files[0] is not file:
@@ -352,6 +374,8 @@ class Drain:
         if failure is not None:  # whatever the result of the others
             self.totals.retries += 1
             self._stale = True
+            if self._resend is not None and not self._window.rewinding:
+                self._resend.failed()
             self._window.rewinding = not self._delivery.begins
         for file in self._window.finished():
             self._reject(file)

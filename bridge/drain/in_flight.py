@@ -109,9 +109,13 @@ class InFlightWindow:
         """True if the window was emptied to begin again behind the last acknowledged file."""
         if not self.rewinding or self.outstanding:
             return False
+        self.clear()
+        return True
+
+    def clear(self) -> None:
+        """Forget all files: their records are decided again. The sink has none of them."""
         self.files.clear()
         self.rewinding = self.probing = False
-        return True
 
     def finished(self) -> Iterator[InFlightFile]:
         """Remove acknowledged files from the front; the caller completes each before it takes the next."""

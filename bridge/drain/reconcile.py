@@ -1,4 +1,5 @@
-"""Comparison of checkpoint and sink before the first file. On a contradiction the sink is right.
+"""Comparison of checkpoint and sink before the first file, and after another bridge has held the lease. On a
+contradiction the sink is right.
 
 A checkpoint may be missing, damaged, or restored from a backup. It is then corrected by the names in the
 sink. A partition counts as drained up to the first hole between the ranges in its names; records in a hole
@@ -40,18 +41,18 @@ def reconcile(
     checkpoint: Checkpoint,
     first_offset_of: Callable[[RingName, int], int | None],
     owns: Callable[[int], bool] = lambda _: True,
-) -> None:
-    """Correct the checkpoint.
+) -> bool:
+    """Correct the checkpoint. True if it was corrected: it has no intents any more.
 
     `first_offset_of`: the first offset of an epoch, if the ring has it. `owns`: true if an epoch belongs to
     this installation.
     """
     if not _may_be_behind(sink, checkpoint):
-        return
+        return False
     # Without a checkpoint no number is free, so the numbers in merged files do not matter.
     names = sorted(set(_named(sink, checkpoint.edge, "", whole=checkpoint.fresh)))
     if not _has_strange(checkpoint, names):
-        return
+        return False
     newer = list(_open(checkpoint, names))
     last = newer[-1]
     log.warning(
@@ -80,6 +81,7 @@ def reconcile(
     checkpoint.free = [
         number for number in checkpoint.free if number not in taken and number < checkpoint.drain_seq
     ]
+    return True
 
 
 def is_there(sink: FileSink, intent: WriteIntent, edge: str) -> bool:

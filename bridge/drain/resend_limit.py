@@ -8,6 +8,10 @@ Invariant: a file is begun only if both sums, with that file, are at most `recor
 record larger than `bytes_max` is sent without others. So the bound holds at each instruction, in any state of
 sink and disk.
 
+A sink gives up records that it could not send within half a minute. On a narrow line these would be the same
+records each time. So a failure divides the records and bytes that may be in flight by FAILED_DIVISOR, down to
+one record, and each file that took less than FAST_S multiplies them by FAST_FACTOR, up to the limits.
+
 Never sends and never saves; drain.py saves when is_due() is true.
 """
 
@@ -23,12 +27,15 @@ from bridge.format.write_intent import WriteIntent
 from bridge.source.partition_source import cut
 
 FILE_MIN_BYTES = 4 << 10  # the minimum in settings.py
+FAILED_DIVISOR, FAST_S, FAST_FACTOR = 4, 4.0, 1.5
+SHARE_MIN = 2**-20
 
 
 class ResendFile(Protocol):
     """A file in flight, as in_flight.InFlightFile has it."""
 
     intent: WriteIntent
+    took_s: float
 
     @property
     def length(self) -> int:
@@ -41,11 +48,12 @@ class ResendLimit:
     def __init__(self, records_max: int, bytes_max: int) -> None:
         self._records_max, self._bytes_max = records_max, bytes_max
         self._records = self._bytes = 0  # acknowledged, and not saved
+        self._share = 1.0  # of both limits: may be in flight now
 
     def part_of(self, batch: RecordBatch, under_way: Iterable[ResendFile]) -> RecordBatch | None:
         """The first part of the batch that may be a file now; None: not even the first record fits."""
         records, length = self._sums(under_way)
-        while records + batch.count > self._records_max or length + batch.length > self._bytes_max:
+        while not self._fits(records + batch.count, length + batch.length):
             if batch.count == 1:
                 return None if records else batch
             # Seldom: the batch was read by its bytes.
@@ -55,14 +63,21 @@ class ResendLimit:
     def has_room(self, settings: BridgeSettings, under_way: Iterable[ResendFile]) -> bool:
         """True if a whole file fits."""
         records, length = self._sums(under_way)
-        more_records, more_bytes = settings.file_records, settings.file_bytes
-        fits = records + more_records <= self._records_max and length + more_bytes <= self._bytes_max
-        return fits or not records
+        return not records or self._fits(records + settings.file_records, length + settings.file_bytes)
+
+    def _fits(self, records: int, length: int) -> bool:
+        return records <= self._share * self._records_max and length <= self._share * self._bytes_max
 
     def acknowledged(self, file: ResendFile) -> None:
         """Add a file that the sink has acknowledged, as it has all files before."""
         self._records += _count(file)
         self._bytes += file.length
+        if file.took_s < FAST_S:
+            self._share = min(self._share * FAST_FACTOR, 1.0)
+
+    def failed(self) -> None:
+        """Record that the sink has given up files in flight."""
+        self._share = max(self._share / FAILED_DIVISOR, SHARE_MIN)
 
     def saved(self) -> None:
         """Reset the sums: the checkpoint on disk has all acknowledged files."""

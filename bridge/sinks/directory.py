@@ -147,10 +147,9 @@ class DirectorySink:
 
     def _lock(self, directory: Path) -> None:
         """Lock the directory of an edge, so that no other process drains that edge here."""
-        descriptor = self._locks.get(directory)
-        if descriptor is not None and os.fstat(descriptor).st_nlink > 0:
+        if _has_name(self._locks.get(directory)):
             return
-        self._unlock(directory)  # the file was removed meanwhile
+        self._unlock(directory)
         fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -166,7 +165,8 @@ class DirectorySink:
 
     def _unlock(self, directory: Path) -> None:
         if (descriptor := self._locks.pop(directory, None)) is not None:
-            os.close(descriptor)
+            with contextlib.suppress(OSError):  # of a file system that is no longer there
+                os.close(descriptor)
 
     def _make_directory(self, directory: Path) -> None:
         """Create `directory` and sync its name to the disk."""
@@ -254,6 +254,13 @@ class DirectorySink:
         """See Sink."""
         for directory in list(self._locks):
             self._unlock(directory)
+
+
+def _has_name(descriptor: int | None) -> bool:
+    """False if the file was removed, or its file system was mounted again: that descriptor fails for ever."""
+    with contextlib.suppress(OSError):
+        return descriptor is not None and os.fstat(descriptor).st_nlink > 0
+    return False
 
 
 def _opener(path: str, flags: int) -> int:

@@ -41,11 +41,13 @@ class FileSink(Protocol):
     def url(self) -> str:
         """Destination for people and for the checkpoint, without secrets."""
 
-    def begin(self, edge: str) -> None:
-        """Begin a drain of this edge: check that a put() would probably work now.
+    def begin(self, edge: str) -> bool | None:
+        """Begin a drain of this edge, or continue after a failure: check that a put() would probably work.
 
         If possible, the sink excludes other drains of this edge until close(): two of them would give the
-        same numbers to different files. Raises SinkUnavailable with the remedy, and is then called again.
+        same numbers to different files. Returns True if another drain may have put files since the last call:
+        the drain then looks up the numbers of its next files. Raises SinkUnavailable with the remedy, and is
+        then called again.
         """
 
     def put(self, file: DrainedFile) -> int | None:

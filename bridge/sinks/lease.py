@@ -8,14 +8,18 @@ put.
     no holder, or this holder     taken at once: a bridge that was killed continues
     another holder                refused, until it was not renewed for LEASE_S
 
+An idle holder does not renew, so two bridges of one edge may hold the lease in turns. Only take() takes it
+from another holder, and reports that. The drain then looks up the numbers that the other one has given.
+
 A holder is an installation during one boot (bridge/format/installation.py): clones of a machine are different
 holders.
 
 A directory has a lock of the file system instead (directory.py).
 
-No two clocks are compared: a waiting bridge measures with its own clock how long the object is unchanged. A
-holder that could not renew for longer than RENEW_S puts nothing before it has renewed. RENEW_S and the
-longest put together are less than LEASE_S, so no file is put under a lease that was lost.
+No two clocks are compared: a waiting bridge measures with its own clock how long the object is unchanged.
+That clock counts the time in which a machine is suspended. A holder that could not renew for longer than
+RENEW_S puts nothing before it has renewed. RENEW_S and the longest put together are less than LEASE_S, so no
+file is put under a lease that was lost.
 
 On one machine two bridges may be the same holder. There the name of a socket keeps the second one out; the
 kernel removes the name with its process.
@@ -57,6 +61,10 @@ def this_machine() -> str:
     return f"{socket.gethostname()}-{hashlib.blake2b(b'brim lease' + identity, digest_size=6).hexdigest()}"
 
 
+def _boot_time_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Lease:
     """Lease on edge=`edge` in `store`; `where` names the place in errors. Any thread may call it."""
 
@@ -66,7 +74,7 @@ class Lease:
         where: str,
         edge: str,
         holder: Holder | str | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = _boot_time_s,
     ) -> None:
         import obstore
         from obstore import exceptions
@@ -80,17 +88,24 @@ class Lease:
         # Of the object that this holder has written; None: the lease is not held.
         self._e_tag: str | None = None
         self._renewed_at = 0.0
+        self._held = False  # it was taken; another holder may have it now
+        self._had_other = False  # another holder had it since the last take()
         # Version of another holder's object, and the time it was first seen.
         self._seen: tuple[str | None, float] = (None, 0.0)
         self._conditional = True
         self._name: LocalName | None = None
 
-    def take(self) -> None:
-        """Take the lease. Raises SinkUnavailable: another bridge holds it; errors of obstore."""
+    def take(self) -> bool:
+        """Take the lease. Returns True if another bridge may have held it since the last call.
+
+        Raises SinkUnavailable: another bridge holds it; errors of obstore.
+        """
         with self._turn:
             self._take_name()
             if self._conditional and not (self._e_tag and self._renew()):
                 self._contend()
+            had_other, self._had_other = self._had_other, False
+            return had_other
 
     def keep(self) -> None:
         """Check before a put that the lease is still held. Raises SinkUnavailable; errors of obstore."""
@@ -99,12 +114,9 @@ class Lease:
                 return
             if self._e_tag is None:
                 self._take_name()
-                self._contend()
+                self._contend(own=self._held)
             elif not self._renew():
-                raise SinkUnavailable(
-                    f"{self._where}: another bridge has taken over",
-                    hint="let one bridge drain this edge there",
-                )
+                raise self._taken_over()
 
     def give_up(self) -> None:
         """Release the lease for the next bridge. Raises nothing: otherwise the lease expires."""
@@ -114,25 +126,32 @@ class Lease:
                     self._write("", {"e_tag": self._e_tag})
             except (self._exceptions.BaseError, OSError) as error:
                 log.info("lease not released, it expires at=%s reason=%s", self._where, error)
-            self._e_tag = None
+            self._e_tag, self._held = None, False
             if self._name is not None:
                 self._name.release()
                 self._name = None
 
-    def _contend(self) -> None:
+    def _contend(self, *, own: bool = False) -> None:
+        """Write the lease. `own`: only if this holder had it last."""
         current = self._read()
-        if current is None:
-            written = self._write(self._holder, "create")
-        else:
-            other, e_tag = current
-            holder = other.key if isinstance(other, Holder) else other
-            if holder not in {"", self._holder} and (left_s := self._left_s(e_tag)) > 0:
-                raise refusal(self._where, other, self._own, left_s)
-            written = self._write(self._holder, {"e_tag": e_tag})
+        other, e_tag = current or ("", None)
+        holder = other.key if isinstance(other, Holder) else other
+        if holder not in {"", self._holder} and (left_s := self._left_s(e_tag)) > 0:
+            raise refusal(self._where, other, self._own, left_s)
+        if own and holder != self._holder:
+            raise self._taken_over()
+        self._had_other |= holder != self._holder
+        written = self._write(self._holder, {"e_tag": e_tag} if current else "create")
         if self._conditional and not written:
             raise SinkUnavailable(
                 f"{self._where}: another bridge was quicker", hint="let one bridge drain there"
             )
+        self._held = True
+
+    def _taken_over(self) -> SinkUnavailable:
+        return SinkUnavailable(
+            f"{self._where}: another bridge has taken over", hint="let one bridge drain this edge there"
+        )
 
     def _left_s(self, e_tag: str | None) -> float:
         """Seconds for which the lease that was seen can still be valid."""

@@ -122,11 +122,11 @@ class ObjectSink:
         """See Leasing."""
         self._holder = holder
 
-    def begin(self, edge: str) -> None:
+    def begin(self, edge: str) -> bool:
         """See FileSink."""
         with self._errors_as_unavailable(""):
-            self._lease(edge).take()
             next(iter(self._obstore.list(self._store, prefix=f"edge={edge}", chunk_size=1)), None)
+            return self._lease(edge).take()
 
     def put(self, file: DrainedFile) -> None:
         """See FileSink."""

@@ -133,9 +133,9 @@ class ParquetSink:
         if isinstance(self._inner, Leasing):
             self._inner.hold_as(holder)
 
-    def begin(self, edge: str) -> None:
+    def begin(self, edge: str) -> bool | None:
         """See FileSink."""
-        self._inner.begin(edge)
+        return self._inner.begin(edge)
 
     @property
     def schema(self) -> tuple[str, str]:

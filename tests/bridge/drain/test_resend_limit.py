@@ -121,7 +121,40 @@ class Hasty:
             self.answer(self._waiting[0])
 
 
-def run_through(made: SteppedDrain, sink: Hasty) -> None:
+class NarrowLine:
+    """A sink that gives up all that is in flight if that is more than `records`."""
+
+    url = "narrow://here"
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+        self._waiting: list[tuple[int, Future[Sequence[Rejected]]]] = []
+        self.arrived: Counter[int] = Counter()
+        self.sent = 0
+
+    def begin(self, edge: str) -> None:
+        """Nothing to do."""
+
+    def send(self, records: SinkBatch) -> Future[Sequence[Rejected]]:
+        self._waiting.append((records.count, Future()))
+        self.sent += records.count
+        self.arrived.update(it.offset for it in records if sum(n for n, _ in self._waiting) <= self._records)
+        return self._waiting[-1][1]
+
+    def answer_one(self) -> None:
+        given_up = sum(count for count, _ in self._waiting) > self._records
+        for _, future in self._waiting:
+            if given_up:
+                future.set_exception(SinkUnavailable("timed out"))
+            else:
+                future.set_result(())
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def run_through(made: SteppedDrain, sink: Hasty | NarrowLine) -> None:
     """Steps until nothing waits; the sink answers one file when there is nothing to do."""
     for _ in range(20_000):
         try:
@@ -165,3 +198,17 @@ def test_a_record_that_is_larger_than_the_window_goes_without_others(
         run_through(drained, sink)
     assert sorted(sink.sent) == list(range(201))
     assert sink.most_bytes <= 4096
+
+
+def test_a_line_too_narrow_for_the_window_gets_smaller_files_and_few_records_twice(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    limits = {"resend_max_records": 400, "window": 4, "file_bytes": 1 << 20}
+    sink = NarrowLine(20)
+    with (
+        ring(runtime_directory, capacity_bytes=1 << 20) as made,
+        drain(settings(runtime_directory, tmp_path, **limits), sink) as drained,
+    ):
+        publish(made, 2000)
+        run_through(drained, sink)
+    assert sorted(sink.arrived) == list(range(2000))

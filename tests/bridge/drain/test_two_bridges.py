@@ -1,14 +1,20 @@
-"""Two bridges of different names, one after the other, for one edge and place: no number is given twice."""
+"""Two bridges for one edge and place, one after the other or in turns: no number is given twice."""
 
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from bridge.errors import SinkUnavailable
+from bridge.format.file_name import FileName
+from bridge.format.installation import Installation
+from bridge.sinks import lease
+from bridge.sinks.object_store import ObjectSink
 from tests.support.bridges import (
     EPOCH,
     FailingSink,
     Gates,
+    SteppedDrain,
     begin_all,
     drain,
     publish,
@@ -53,3 +59,40 @@ def test_a_bridge_that_was_killed_sees_what_another_has_put_under_the_numbers_th
     assert [it.drain_seq for it in found] == list(range(1, len(found) + 1))
     assert offsets_drained(lake) == {("default", 0, EPOCH): list(range(330))}
     assert not any(it.lost or it.skipped for it in found)
+
+
+def test_machines_with_one_edge_id_that_hold_the_lease_in_turns_give_no_number_twice(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    obstore = pytest.importorskip("obstore", reason="needs obstore: pip install 'brim[objects]'")
+    monkeypatch.setattr(lease, "LEASE_S", 0.0)  # an idle holder is followed at once
+    monkeypatch.setattr(lease, "RENEW_S", 0.0)
+    store, machines = obstore.store.MemoryStore(), []
+    with ExitStack() as stack:
+        for name in "one", "two":
+            runtime, root = runtime_directory / name, tmp_path / name
+            runtime.mkdir()
+            Installation.open(root / "state").begin_life(EPOCH)
+            made = stack.enter_context(ring(runtime))
+            sink = stack.enter_context(closing(ObjectSink(store, "memory://lake")))
+            machines.append((made, stack.enter_context(drain(settings(runtime, root), sink))))
+        for _ in range(3):
+            for made, drained in machines:
+                publish(made, 5)
+                drain_after_refusals(drained)
+    names = [FileName.parse(entry["path"]) for entries in obstore.list(store) for entry in entries]
+    files = [name for name in names if name is not None]
+    assert sorted(name.drain_seq for name in files) == list(range(1, 7))
+    assert len({name.epoch for name in files}) == 2
+    assert sorted(name.first_offset for name in files) == [0, 0, 5, 5, 10, 10]
+
+
+def drain_after_refusals(drained: SteppedDrain) -> None:
+    """As a bridge does: the first put shows that another one has taken over, and is tried again."""
+    for _ in range(3):
+        try:
+            run_dry(drained)
+            return
+        except SinkUnavailable:
+            continue
+    raise AssertionError("refused three times")

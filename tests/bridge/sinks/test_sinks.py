@@ -416,3 +416,17 @@ def test_two_bridges_do_not_drain_one_edge_into_one_place_at_once(tmp_path: Path
     one.close()
     two.begin("edge-1")
     two.close()
+
+
+def test_a_lock_on_a_file_system_that_was_mounted_again_is_taken_again(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path / "lake")
+    sink.begin("edge-1")
+    (descriptor,) = sink._locks.values()
+    os.close(descriptor)  # fails for ever from now on, as that of a share that is gone
+    sink.begin("edge-1")
+    file = drained_file_of(0, 9)
+    sink.put(file)
+    assert list(sink.names("edge=edge-1/")) == [file.name]
+    with pytest.raises(SinkUnavailable, match="another bridge"):
+        DirectorySink(tmp_path / "lake").begin("edge-1")
+    sink.close()
