@@ -283,9 +283,9 @@ class Drain:
         if isinstance(self._sink, Decoding):
             self._sink.remember(self.checkpoint.schemas)
             self.checkpoint.use_schema(self._delivery.schema, self._sink.evolve(self.checkpoint.columns))
-        self._sink.begin(self.settings.edge_id)
+        self._overtaken |= bool(self._sink.begin(self.settings.edge_id))
         self._compare()
-        self._begun = True
+        self._begun, self._overtaken = True, False
 
     def _begin_again(self) -> bool:
         """Begin again after a failure of the sink. True if another bridge was there: no file is in flight."""
@@ -300,7 +300,7 @@ class Drain:
         """Correct the checkpoint by the names in the sink. True if it was corrected."""
         sink, checkpoint = self._sink, self.checkpoint
         corrected = not isinstance(sink, RecordSink) and reconcile(
-            sink, checkpoint, self._first_offset_of, self.installation.owns
+            sink, checkpoint, self._first_offset_of, self.installation.owns, every_day=self._overtaken
         )
         if corrected:
             self._window.clear()

@@ -7,10 +7,10 @@ wait as a backlog. Only names with epochs of this installation count. Names of a
 this edge id before, only reserve their numbers. Ranges that were declared lost or skipped are holes, too:
 records that still exist are drained, the others are declared once more.
 
-A checkpoint that was saved and belongs to this place is the usual case. Then only the names of some numbers
-are listed: those in flight and the next one, which another bridge of this edge may have used meanwhile. If
-another bridge was here, files that were in flight and are not in the sink are decided again: their records
-still wait.
+A checkpoint that was saved and belongs to this place is the usual case. Then only names from the first number
+on are listed that is in flight or next, and only of the days since the last file. If another bridge may have
+held the lease, all days are listed from that number on: its clock may have another day. If it has used one of
+these numbers, files that were in flight and are not in the sink are decided again: their records still wait.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bridge.source.partition_source import RingName
 
 log = logging.getLogger(__name__)
 
-LOOK_DAYS = 8  # with an older checkpoint all names are listed; otherwise those of the next numbers
+LOOK_DAYS = 8  # of a sink that lists no days: with an older checkpoint all names are listed
 
 
 def reconcile(
@@ -41,13 +41,15 @@ def reconcile(
     checkpoint: Checkpoint,
     first_offset_of: Callable[[RingName, int], int | None],
     owns: Callable[[int], bool] = lambda _: True,
+    *,
+    every_day: bool = False,
 ) -> bool:
     """Correct the checkpoint. True if it was corrected: it has no intents any more.
 
     `first_offset_of`: the first offset of an epoch, if the ring has it. `owns`: true if an epoch belongs to
-    this installation.
+    this installation. `every_day`: another bridge may have put files, under any day.
     """
-    if not _may_be_behind(sink, checkpoint):
+    if not _may_be_behind(sink, checkpoint, every_day=every_day):
         return False
     # Without a checkpoint no number is free, so the numbers in merged files do not matter.
     names = sorted(set(_named(sink, checkpoint.edge, "", whole=checkpoint.fresh)))
@@ -117,35 +119,38 @@ def _plain(name: FileName) -> FileName:
     return replace(name, compressed=False)
 
 
-def _may_be_behind(sink: FileSink, checkpoint: Checkpoint) -> bool:
+def _may_be_behind(sink: FileSink, checkpoint: Checkpoint, *, every_day: bool) -> bool:
     """True if another bridge has put a file that this checkpoint does not know."""
     if checkpoint.fresh or not checkpoint.day:
         return True
-    day, today = date.fromisoformat(checkpoint.day), datetime.now(UTC).date()
-    if not day <= today < day + timedelta(days=LOOK_DAYS):
-        return True
-    days = [day + timedelta(days=number) for number in range((today - day).days + 1)]
     intent_numbers = [intent.drain_seq for intent in checkpoint.intents]
     numbers = sorted({*checkpoint.free, *intent_numbers, max([checkpoint.drain_seq, *intent_numbers]) + 1})
-    prefixes = [f"dt={day.isoformat()}/{number:016d}-" for day in days for number in numbers]
-    names = (name for prefix in prefixes for name in _named(sink, checkpoint.edge, prefix))
-    return _has_strange(checkpoint, names) or _has_strange(
-        checkpoint, (name for day in days for name in _merged(sink, checkpoint.edge, day, numbers[0]))
+    day, today = date.fromisoformat(checkpoint.day), datetime.now(UTC).date()
+    if (store := merging_store(sink)) is not None:
+        every_day |= today < day
+        days = [name for name in store.days(checkpoint.edge) if every_day or name >= checkpoint.day]
+        return _has_strange(
+            checkpoint, (name for day in days for name in _from(store, checkpoint.edge, day, numbers[0]))
+        )
+    if not day <= today < day + timedelta(days=LOOK_DAYS):
+        return True
+    dates = [(day + timedelta(days=number)).isoformat() for number in range((today - day).days + 1)]
+    prefixes = [f"dt={date}/{number:016d}-" for date in dates for number in numbers]
+    return _has_strange(
+        checkpoint, (name for prefix in prefixes for name in _named(sink, checkpoint.edge, prefix))
     )
 
 
-def _merged(sink: FileSink, edge: str, day: date, number: int) -> Iterator[FileName]:
-    """Names of the files that merged files of a day replace, for merged files with that number or more.
+def _from(store: MergingStore, edge: str, day: str, number: int) -> Iterator[FileName]:
+    """Names of a day with that number or more; for a merged file those that it replaces.
 
-    A merged file has the highest number of these, so their own numbers are not found.
+    A merged file has the highest number of these, so their own numbers may be lower.
     """
-    if (store := merging_store(sink)) is None:
-        return
-    directory = f"edge={edge}/dt={day.isoformat()}/"
+    directory = f"edge={edge}/dt={day}/"
     for entry in store.entries(directory, f"{directory}{number:016d}"):
         name = FileName.parse(as_drained(entry.path))
-        if name is not None and name.merged:
-            yield from _replaced(store, name, entry.path)
+        if name is not None:
+            yield from _replaced(store, name, entry.path) if name.merged else (name,)
 
 
 def _named(sink: FileSink, edge: str, prefix: str, *, whole: bool = False) -> Iterator[FileName]:

@@ -43,7 +43,7 @@ from bridge.format.file_builder import DrainedFile
 from bridge.format.file_name import STAGED_DIRECTORY
 from bridge.format.installation import Holder
 from bridge.sinks.interface import StoredEntry
-from bridge.sinks.lease_holder import holder_as_dict, holder_in, refusal
+from bridge.sinks.lease_holder import holder_as_dict, holder_in, last_holder_in, refusal
 from persistence.durable_file import is_unreadable
 from persistence.files import OsFiles
 
@@ -81,7 +81,8 @@ class DirectorySink:
         self.root = root
         self._synced: set[Path] = set()  # directories whose names are on the disk
         self._locks: dict[Path, int] = {}  # by directory of the edge
-        self._making = threading.Lock()  # for the two above; files are written in parallel
+        self._had_other = False  # another holder had the lock of an edge since the last begin()
+        self._making = threading.Lock()  # for those above; files are written in parallel
         self._holder: Holder | None = None
 
     @classmethod
@@ -104,18 +105,20 @@ class DirectorySink:
         """See Leasing."""
         self._holder = holder
 
-    def begin(self, edge: str) -> None:
+    def begin(self, edge: str) -> bool:
         """See Sink."""
         directory = self.root / f"edge={edge}"
         try:
             with self._making:
                 self._make_directory(directory)
                 self._lock(directory)
+                had_other, self._had_other = self._had_other, False
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
         except OSError as error:
             self._synced.clear()
             raise _unavailable(directory, error) from error
+        return had_other
 
     def put(self, file: DrainedFile) -> None:
         """See Sink."""
@@ -158,6 +161,7 @@ class DirectorySink:
             os.close(fd)
             raise refusal(str(directory), holder_in(holder), self._holder) from error
         if self._holder is not None:
+            self._had_other |= last_holder_in(os.pread(fd, HOLDER_MAX_BYTES, 0)) != self._holder.key
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(holder_as_dict(self._holder)).encode(), 0)
         self._locks[directory] = fd

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridge.errors import SinkUnavailable
 from bridge.format.installation import Holder
-from bridge.sinks.lease_holder import holder_as_dict, holder_in, refusal
+from bridge.sinks.lease_holder import holder_as_dict, holder_in, last_holder_in, refusal
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -134,13 +134,13 @@ class Lease:
     def _contend(self, *, own: bool = False) -> None:
         """Write the lease. `own`: only if this holder had it last."""
         current = self._read()
-        other, e_tag = current or ("", None)
+        other, last, e_tag = current or ("", "", None)
         holder = other.key if isinstance(other, Holder) else other
         if holder not in {"", self._holder} and (left_s := self._left_s(e_tag)) > 0:
             raise refusal(self._where, other, self._own, left_s)
-        if own and holder != self._holder:
+        if own and last != self._holder:
             raise self._taken_over()
-        self._had_other |= holder != self._holder
+        self._had_other |= last != self._holder
         written = self._write(self._holder, {"e_tag": e_tag} if current else "create")
         if self._conditional and not written:
             raise SinkUnavailable(
@@ -163,19 +163,22 @@ class Lease:
     def _renew(self) -> bool:
         return self._write(self._holder, {"e_tag": self._e_tag})
 
-    def _read(self) -> tuple[Holder | str, str | None] | None:
+    def _read(self) -> tuple[Holder | str, str, str | None] | None:
+        """The holder, the key of the last holder, and the version of the object; None: it is absent."""
         try:
             response = self._obstore.get(self._store, self._path)
             content, e_tag = bytes(response.bytes()), response.meta["e_tag"]
         except FileNotFoundError:
             return None
-        return holder_in(content), e_tag
+        return holder_in(content), last_holder_in(content), e_tag
 
     def _write(self, holder: str, mode: str | Mapping[str, Any]) -> bool:
         """Write the lease. False: it is no longer the object that `mode` requires."""
         self._e_tag = None
         at = self._clock()  # time of the request, not of its reply
         own = holder_as_dict(self._own) if holder and isinstance(self._own, Holder) else {"holder": holder}
+        if not holder:
+            own["released_by"] = self._holder
         content = json.dumps({**own, "at": time.time_ns()}).encode()
         put: Any = self._obstore.put  # its type of mode omits a version that is absent
         try:

@@ -2,7 +2,8 @@
 
     {"holder": key, "installation": id, "boot": id, "place": device.inode, "host": name}
 
-`holder` decides; the other keys are for people. Brim before installations had an id wrote only `holder`.
+`holder` decides; the other keys are for people. Brim before installations had an id wrote only `holder`. A
+lease that was released has `holder` "", and `released_by` with the key of its last holder.
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ def holder_in(data: bytes) -> Holder | str:
         return key
     holder = Holder(*(str(values.get(name, "")) for name in ("installation", "boot", "place", "host")))
     return holder if holder.key == key else key
+
+
+def last_holder_in(data: bytes) -> str:
+    """Key of the holder, or of the last one if it has released the lease; "": not known."""
+    try:
+        values = json.loads(data)
+        return str(values["holder"] or values.get("released_by", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
 
 
 def refusal(

@@ -1,10 +1,12 @@
 """Two bridges for one edge and place, one after the other or in turns: no number is given twice."""
 
+import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from bridge.drain.clock import SYSTEM
 from bridge.errors import SinkUnavailable
 from bridge.format.file_name import FileName
 from bridge.format.installation import Installation
@@ -61,21 +63,23 @@ def test_a_bridge_that_was_killed_sees_what_another_has_put_under_the_numbers_th
     assert not any(it.lost or it.skipped for it in found)
 
 
+@pytest.mark.parametrize("days_off", [0, 2, -2])
 def test_machines_with_one_edge_id_that_hold_the_lease_in_turns_give_no_number_twice(
-    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days_off: int
 ) -> None:
     obstore = pytest.importorskip("obstore", reason="needs obstore: pip install 'brim[objects]'")
     monkeypatch.setattr(lease, "LEASE_S", 0.0)  # an idle holder is followed at once
     monkeypatch.setattr(lease, "RENEW_S", 0.0)
     store, machines = obstore.store.MemoryStore(), []
     with ExitStack() as stack:
-        for name in "one", "two":
+        for name, days in ("one", 0), ("two", days_off):
             runtime, root = runtime_directory / name, tmp_path / name
             runtime.mkdir()
             Installation.open(root / "state").begin_life(EPOCH)
             made = stack.enter_context(ring(runtime))
             sink = stack.enter_context(closing(ObjectSink(store, "memory://lake")))
-            machines.append((made, stack.enter_context(drain(settings(runtime, root), sink))))
+            clock = DaysAhead(days)
+            machines.append((made, stack.enter_context(drain(settings(runtime, root), sink, clock=clock))))
         for _ in range(3):
             for made, drained in machines:
                 publish(made, 5)
@@ -85,6 +89,16 @@ def test_machines_with_one_edge_id_that_hold_the_lease_in_turns_give_no_number_t
     assert sorted(name.drain_seq for name in files) == list(range(1, 7))
     assert len({name.epoch for name in files}) == 2
     assert sorted(name.first_offset for name in files) == [0, 0, 5, 5, 10, 10]
+
+
+class DaysAhead(type(SYSTEM)):  # type: ignore[misc]
+    """The clocks of a machine that is some days ahead."""
+
+    def __init__(self, days: int) -> None:
+        self._days = days
+
+    def wall_ns(self) -> int:
+        return time.time_ns() + self._days * 86_400 * 10**9
 
 
 def drain_after_refusals(drained: SteppedDrain) -> None:
