@@ -38,10 +38,11 @@ def begin(sink: Sink, edge: str) -> None:
     """Until it works, as a bridge does: a Kafka that makes a topic has none for a moment."""
     for _ in range(BEGINS_MAX):
         try:
-            return sink.begin(edge)
+            sink.begin(edge)
+            return
         except SinkUnavailable:
             time.sleep(0.1)
-    return sink.begin(edge)
+    sink.begin(edge)
 
 
 class _Records:
