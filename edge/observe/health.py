@@ -92,7 +92,7 @@ def _of_clients(status: Status) -> Iterator[Trouble]:
             f"the spill file cannot grow: {os.strerror(error)}; free memory in runtime_dir",
         )
     if reason := status["mqtt"].get("snapshot_failure"):
-        why = f"the session snapshot cannot be written, and a kill may end kept sessions: {reason}"
+        why = f"the session snapshot is not on the disk; a power cut costs the changes since then: {reason}"
         yield Trouble("session snapshot", why, blocks=False)
 
 

@@ -3,7 +3,9 @@
     runtime_dir/sessions.ring    the journal (edge/session_store/journal_writer.py); its log may have older
                                  parts
     runtime_dir/sessions.state   the snapshot, if state need not survive a power cut; otherwise it is
-    state_dir/sessions.state     here, synced, and the journal is logged, in LOG_DIRECTORY/sessions
+    state_dir/sessions.state     here, synced, and the journal is logged, in LOG_DIRECTORY/sessions. While the
+                                 disk takes no snapshot, newer ones are in runtime_dir, and while that log
+                                 fails, the journal continues without it
     .../sessions.state.copy      a second copy, in case the file is damaged
     runtime_dir/sessions.reserve space for that snapshot in a full file system
     runtime_dir/sessions.spill   overwritten records that sessions wait for (edge/session_store/spill_file.py)
@@ -112,7 +114,8 @@ class StateFiles:
         """The ring of the journal, with its options for the log."""
         from persistence import LoggedRing
 
-        return LoggedRing(self.ring, self.durability.sync_mode, self._sync_interval_ms, self._sync_bytes)
+        options = (self.durability.sync_mode, self._sync_interval_ms, self._sync_bytes)
+        return LoggedRing(self.ring, *options, may_return=self._is_on_disk)
 
     def trim(self, journal_log: Log) -> None:
         """Remove segments that a snapshot has made superfluous, whenever a segment is sealed."""
@@ -156,7 +159,8 @@ class StateFiles:
         in_log_bytes = IN_LOG_TIMES * self.ring.capacity_bytes if self.durability.is_logged else 0
         reserve = None if self.durability.is_logged else Reserve(self._directory)
         on_disk = self.durability is Durability.DISK
-        place = JournalTarget(self.ring, self._writer, files, on_disk, in_log_bytes, reserve)
+        spare = tuple(self._places[0]) if self.durability.is_logged else ()
+        place = JournalTarget(self.ring, self._writer, files, on_disk, in_log_bytes, reserve, spare)
         offset = self.ring.extremes().end_offset
         try:
             broker.keep(place)
@@ -167,7 +171,8 @@ class StateFiles:
                 pairs(reason=problem_of(error)),
             )
             return
-        self._snapshot_saved(offset)
+        if not broker.journal.failure:
+            self._snapshot_saved(offset)
 
     def close(self) -> None:
         """Close the ring, and remove the files if nothing is kept. May be called twice."""
@@ -180,12 +185,16 @@ class StateFiles:
         extremes = self.ring.extremes()
         self.ring.close()
         if self._journal is not None and self._journal.sessions_saved == 0:
-            for file in self._files:
+            for file in (file for files in self._places for file in files):
                 file.unlink(missing_ok=True)
             self._spill.remove()
             self.ring.unlink()
         elif extremes.end_offset == self.ring.first_offset:  # a snapshot contains everything
             self.ring.unlink()
+
+    def _is_on_disk(self) -> bool:
+        """True if the last snapshot is on the disk. For any thread."""
+        return self._journal is not None and not self._journal.failure
 
     def _snapshot_saved(self, offset: int) -> None:
         self._needed = (self.ring.epoch, offset)

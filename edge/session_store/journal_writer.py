@@ -9,8 +9,9 @@ reads the journal back: edge/recovery/read_journal.py does.
 
 If the journal has no room for a record, a snapshot is written instead. It contains the whole state. No answer
 is sent until it is written. A snapshot is taken on the broker's thread (snapshot.py), and encoded and
-written on another. A failed snapshot is repeated every RETRY_S; meanwhile publishers wait while
-the journal is full.
+written on another. A failed snapshot is repeated every RETRY_S. Meanwhile the journal gets room by a snapshot
+in the spare files, in memory, which survives the death of the broker. Without them publishers wait while the
+journal is full.
 
 With a log, the journal is not full until the log has `in_log_bytes` of it that no snapshot contains: a
 restart reads there what the ring has overwritten.
@@ -88,6 +89,14 @@ class JournalTarget(NamedTuple):
     output_waits: bool = False
     in_log_bytes: int = 0
     reserve: Reserve | None = None  # space for a snapshot in a full file system
+    spare: tuple[Path, ...] = ()  # in memory, for snapshots that `files` do not take
+
+
+class _SnapshotResult(NamedTuple):
+    """Result of a snapshot: its exception, and True if it is written, perhaps only in the spare files."""
+
+    failed: Exception | None
+    is_saved: bool
 
 
 class SessionJournal:
@@ -155,14 +164,15 @@ class SessionJournal:
             self._engine.session_keep(session.handle, session.kept)
         for handle, _ in view.groups.groups_of_kept():
             self._engine.session_keep(handle, True)
-        try:
-            self._write(place.ring.extremes().end_position, self._snapshot())
-        except OSError as error:
-            self._target, self.failure = None, _reason_of(error)
-            self._begin_again = partial(self._begin_late, place, view, call)
+        failed, is_saved = self._write(place.ring.extremes().end_position, self._snapshot(), spare=True)
+        self.failure = "" if failed is None else _reason_of(failed)
+        if failed is not None:
             self._retry_s = self._clock() + RETRY_S
-            raise
-        self.failure = ""
+            if not is_saved:
+                self._target = None
+                self._begin_again = partial(self._begin_late, place, view, call)
+                raise failed
+            log.error("session snapshot failed, it is kept in memory %s", pairs(reason=self.failure))
         end = place.ring.extremes().end_position
         self._engine.journal_open(place.writer, end, place.output_waits, place.in_log_bytes)
         self._engine.journal_snapshot_saved(end, self._due_bytes())
@@ -172,7 +182,8 @@ class SessionJournal:
         offset = place.ring.extremes().end_offset
         with suppress(OSError):
             self.begin(place, view, call)
-            self.on_snapshot(offset)
+            if not self.failure:
+                self.on_snapshot(offset)
             log.warning("sessions kept again %s", pairs(sessions=self.sessions_saved))
 
     def stop(self) -> None:
@@ -197,7 +208,7 @@ class SessionJournal:
         """Repeat a failed snapshot, and follow a step of the wall clock."""
         self._follow_wall_clock()
         if now_s >= self._retry_s:
-            (self._begin_again or self.save_snapshot)()
+            (self._begin_again or partial(self.save_snapshot, spare=False))()
 
     # ---- sessions ----
 
@@ -358,8 +369,9 @@ class SessionJournal:
         self.save_snapshot()
         return due_round
 
-    def save_snapshot(self, *, at_once: bool = False) -> None:
-        """Write the whole state: on a thread, or before anything else happens if `at_once`.
+    def save_snapshot(self, *, at_once: bool = False, spare: bool = True) -> None:
+        """Write the whole state: on a thread, or before anything else happens if `at_once`. `spare`: to the
+        spare files if the others do not take it, because the journal needs room.
 
         While one snapshot is being written the next must wait: the engine requests another for the rest.
         """
@@ -375,30 +387,35 @@ class SessionJournal:
             if self._thread is not None:  # an older snapshot of the thread must not be written last
                 self._thread.shutdown()
                 self._thread = None
-            self._finish(self._round, position, offset, self._write_or_error(position, snapshot))
+            self._finish(self._round, position, offset, self._write(position, snapshot, spare=spare))
             return
         assert self._thread is not None  # with `call`
         self._writing = True
-        self._thread.submit(self._write_apart, self._call, self._round, position, offset, snapshot)
+        self._thread.submit(self._write_apart, self._call, self._round, position, offset, snapshot, spare)
 
-    def _write_apart(self, call: Call, number: int, position: int, offset: int, snapshot: Snapshot) -> None:
+    def _write_apart(
+        self, call: Call, number: int, position: int, offset: int, snapshot: Snapshot, spare: bool
+    ) -> None:
         """Write on the thread, and report to the broker's thread."""
-        failed = self._write_or_error(position, snapshot)
-        call(partial(self._finish, number, position, offset, failed))
+        written = self._write(position, snapshot, spare=spare)
+        call(partial(self._finish, number, position, offset, written))
 
-    def _finish(self, number: int, position: int, offset: int, failed: Exception | None) -> None:
+    def _finish(self, number: int, position: int, offset: int, written: _SnapshotResult) -> None:
         if self._target is None or number != self._round:
             return
         self._writing = False
-        self.failure = "" if failed is None else _reason_of(failed)
+        failed, is_saved = written
+        before, self.failure = self.failure, "" if failed is None else _reason_of(failed)
+        if is_saved:
+            self._engine.journal_snapshot_saved(position, self._due_bytes())
         if failed is not None:
-            bug = None if isinstance(failed, OSError) else failed
-            details = pairs(reason=self.failure, again_in_s=RETRY_S)
-            log.error("session snapshot failed %s", details, exc_info=bug)
+            if self.failure != before:  # not each second
+                bug = None if isinstance(failed, OSError) else failed
+                details = pairs(reason=self.failure, again_in_s=RETRY_S)
+                log.error("session snapshot failed %s", details, exc_info=bug)
             self._retry_s = self._clock() + RETRY_S
             return
         self.saved_round = number
-        self._engine.journal_snapshot_saved(position, self._due_bytes())
         self.on_snapshot(offset)
         if self._again:
             self.save_snapshot()
@@ -407,20 +424,21 @@ class SessionJournal:
         assert self._target is not None
         return max(self._target.ring.capacity_bytes // DUE_SHARE, self.snapshot_bytes)
 
-    def _write_or_error(self, position: int, snapshot: Snapshot) -> Exception | None:
+    def _write(self, position: int, snapshot: Snapshot, *, spare: bool) -> _SnapshotResult:
         """Write the snapshot; return its exception: one left on the thread would end all snapshots."""
-        try:
-            self._write(position, snapshot)
-        except Exception as error:  # noqa: BLE001
-            return error
-        return None
-
-    def _write(self, position: int, snapshot: Snapshot) -> None:
         assert self._target is not None
-        for path, sync in self._target.files:
-            origin = Origin(self._target.ring.epoch, position, self._wall_ns())
-            self.snapshot_bytes = self._written(path, origin, snapshot, sync=sync)
-        self.snapshots += 1
+        failed: Exception | None = None
+        for files in (self._target.files, tuple((path, False) for path in self._target.spare if spare)):
+            try:
+                for path, sync in files:
+                    origin = Origin(self._target.ring.epoch, position, self._wall_ns())
+                    self.snapshot_bytes = self._written(path, origin, snapshot, sync=sync)
+            except Exception as error:  # noqa: BLE001
+                failed = failed or error
+            else:
+                self.snapshots += bool(files)
+                return _SnapshotResult(failed, bool(files))
+        return _SnapshotResult(failed, is_saved=False)
 
     def _written(self, path: Path, origin: Origin, snapshot: Snapshot, *, sync: bool) -> int:
         """Write one snapshot file and return its size. Raises OSError, also if the reserve has no space."""

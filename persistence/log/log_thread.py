@@ -219,9 +219,9 @@ def _among_others() -> str:
 
 
 def _logged_ring_of(item: tuple[Ring, str, int, int] | LoggedRing) -> LoggedRing | None:
-    ring, durability, sync_interval_ms, sync_bytes = item
+    ring, durability, *options = item
     if durability == "disk":
-        return LoggedRing(ring, "disk", sync_interval_ms, sync_bytes)
+        return LoggedRing(ring, "disk", *options)
     if durability == "interval":
-        return LoggedRing(ring, "interval", sync_interval_ms, sync_bytes)
+        return LoggedRing(ring, "interval", *options)
     return None

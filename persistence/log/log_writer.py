@@ -22,6 +22,7 @@ A round ends with a result code, and each code has one reaction:
 
 After a failure nothing is published before such a sync.  From the second failure in a row on, the state is
 read_only with the cause; rings fill up, and their writers reject records.  No unsafe record is acknowledged.
+A ring with `may_return` leaves the log then, and its writer continues; it returns before the log resumes.
 The log resumes by itself.  An error at the begin of a segment has the same reaction.  A log that must not
 write (`blocked`, `removed`) keeps its segment.
 
@@ -78,6 +79,9 @@ class LoggedRing(NamedTuple):
     durability: Literal["interval", "disk"]
     sync_interval_ms: int = 1000
     sync_bytes: int = SYNC_BYTES
+    # The ring leaves a log that fails, and returns when this is True: its records are then safe elsewhere.
+    # None: it stays.
+    may_return: Callable[[], bool] | None = None
 
 
 class Joined:
@@ -86,6 +90,7 @@ class Joined:
     def __init__(
         self, logged_ring: LoggedRing, reader: Reader, ring_id: int, index: int, position: int
     ) -> None:
+        self.logged_ring = logged_ring
         self.ring = logged_ring.ring
         self.reader = reader
         self.ring_id = ring_id
@@ -136,6 +141,7 @@ class LogWriter:
         self._on_durable = on_durable
         self._clock_ns = clock_ns
         self._joined: dict[int, Joined] = {}
+        self._away: list[LoggedRing] = []  # they have left the failing log
         self._retry_at = 0
         self._pause_ns = 0
         self._commit = log.commit
@@ -280,6 +286,7 @@ class LogWriter:
         try:
             if code is None:
                 self._refuse()
+                self._take_back()
                 self._begin_carried()
                 if not failing:
                     self._take(now)
@@ -401,6 +408,25 @@ class LogWriter:
             log.error("log stopped: it accepts no records reason=%s directory=%s", reason, self.log.directory)
         elif not (again or self.blocked or self.removed):
             log.warning("log continued in a new segment reason=%s directory=%s", reason, self.log.directory)
+        if again:
+            self._send_away()
+
+    def _send_away(self) -> None:
+        for joined in [it for it in self._joined.values() if it.logged_ring.may_return is not None]:
+            self.log.drop(joined.ring_id)
+            self._leave(joined)
+            self._away.append(joined.logged_ring)
+
+    def _take_back(self) -> None:
+        """Log the rings that have left again.  Raises OSError: no room, or they may not return."""
+        if self._away and not self.log.has_room(self.log.segment_bytes):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        for logged_ring in list(self._away):
+            if logged_ring.may_return is not None and not logged_ring.may_return():
+                name = logged_ring.ring.name
+                raise OSError(errno.EBUSY, f"the disk does not have what ring {name} continues")
+            self.add(logged_ring)
+            self._away.remove(logged_ring)
 
     def _works(self) -> None:
         if self.state.read_only:

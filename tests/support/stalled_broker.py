@@ -65,7 +65,7 @@ def plant(mistake: str) -> None:
     if mistake == "deaf":
         Broker._handle = deaf(Broker._handle)  # type: ignore[method-assign]
     elif mistake == "mute":
-        SessionJournal.save_snapshot = lambda self, *, at_once=False: None  # type: ignore[method-assign]
+        SessionJournal.save_snapshot = lambda self, **_: None  # type: ignore[method-assign]
     elif mistake in sleeps:
         Broker._topic = sleeping(Broker._topic, sleeps[mistake])  # type: ignore[method-assign]
     elif mistake == "no disk":
