@@ -62,7 +62,7 @@ edge.transport: EDGE edge.auth edge.broker edge.config edge.engine edge.mqtt edg
     msgspec websockets
 edge.log: PERSISTENCE EDGE edge.broker edge.config edge.mqtt edge.streams persistence persistence.log
     persistence.maintenance persistence.read persistence.segment ringbuf
-edge.delayed: EDGE edge.broker edge.config edge.engine edge.mqtt edge.streams ringbuf msgspec
+edge.delayed: EDGE edge.auth edge.broker edge.config edge.engine edge.mqtt edge.streams ringbuf msgspec
 edge.backup: EDGE FILES edge.config edge.delayed edge.recovery edge.session_store edge.streams persistence
     persistence.archive persistence.read persistence.segment ringbuf msgspec
 edge.local: EDGE edge.broker edge.config edge.mqtt edge.rpc edge.streams edge.terminal_escape

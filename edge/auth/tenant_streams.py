@@ -2,7 +2,7 @@
 
 A topic belongs to the first stream that has a filter for it, and "default" takes the rest. Records are stored
 together if a stream with a log or a bridge has those of several owners: tenants, or a tenant and the clients
-without one. Streams that are not `isolated` share the files of the log.
+without one. Streams that are not `isolated` share the files of the log. All delayed messages are in one file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SharedStore(NamedTuple):
 
 def shared_stores(config: Config) -> Iterator[SharedStore]:
     """One entry for each stream that several owners share; if none is in the log, one for the log if its
-    streams have different owners.
+    streams have different owners; one for delayed messages if some tenant has no quota of them.
     """
     owners = _owners(config)
     is_log_shared = False
@@ -45,6 +45,11 @@ def shared_stores(config: Config) -> Iterator[SharedStore]:
     if not is_log_shared and len(all_owners) > 1:
         names = _some(stream.name for stream in together if owners[stream.name] - {NO_TENANT})
         yield SharedStore("log", _in_words(all_owners), f"set isolated = true in the streams {names}")
+    quotas = {tenant.name: tenant.quota for tenant in config.tenant}
+    unbounded = frozenset(name for name, it in quotas.items() if not (it.delayed_max or it.delayed_max_bytes))
+    if config.delayed.enabled and unbounded:
+        remedy = "set delayed_max in [tenant.quota], so that none of them can use all of its room"
+        yield SharedStore("store of delayed messages", _in_words(unbounded), remedy)
 
 
 def streams_of_tenants(config: Config) -> dict[str, list[str]]:

@@ -92,6 +92,8 @@ _SETTINGS = {
     Table.RETAINED: "retained_max",
     Table.RETAINED_BYTES: "retained_max_bytes",
     Table.QUEUE_BYTES: "queues_max_bytes",
+    Table.DELAYED: "delayed_max",
+    Table.DELAYED_BYTES: "delayed_max_bytes",
 }
 
 
@@ -102,7 +104,7 @@ def owner_max(quota: Quota) -> tuple[tuple[int, ...], ...]:
 
 def limits_in(quota: OwnerQuota) -> tuple[int, ...]:
     """Limits of one owner, by table; 0: not set."""
-    return tuple((table in _SETTINGS and getattr(quota, _SETTINGS[table])) or 0 for table in Table)
+    return tuple(getattr(quota, _SETTINGS.get(table, ""), None) or 0 for table in Table)
 
 
 class Owners:
@@ -135,14 +137,13 @@ class Owners:
                 continue
             owner, has = self._engine.owner_refused(table) or (NO_OWNER, 0)
             log.warning(
-                "quota reached, more is refused; raise %s, or set [quota.user], [quota.address] or "
-                "[tenant.quota] %s",
-                table.setting,
+                "quota reached, more is refused; raise %s %s",
+                table.remedy,
                 pairs(
                     table=table.words,
                     owner=owner_text(owner) if owner else "(gone)",
                     has=has,
-                    room=self._room(table),
+                    **({"room": self._room(table)} if table.limit else {}),
                     times=refused - self._reported[table],
                 ),
             )

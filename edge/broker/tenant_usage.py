@@ -1,11 +1,14 @@
 """Tenant usage: the limits of each tenant in the engine, and what its clients use, for reports.
 
-Owns nothing: edge.auth.tenants has the tenants, the engine their accounts (ringbuf/c/mqtt/tenants.c). Figures
-are by configured tenant, so their number is bounded.
+edge.auth.tenants has the tenants, the engine their accounts (ringbuf/c/mqtt/tenants.c). Owns the delayed
+messages of tenants that are not configured, until a reload adds the tenant. Figures are by configured tenant,
+so their number is bounded.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from edge.auth.tenant_names import prefix_of
@@ -16,6 +19,7 @@ from edge.engine.engine import Engine, Table
 
 # An accepted connection counts for CONNECTIONS; those before belong to no tenant.
 _TABLES = tuple(table for table in Table if table is not Table.OPENING)
+_DELAYED = {"messages": Table.DELAYED, "bytes": Table.DELAYED_BYTES}
 
 
 class TenantUsage:
@@ -24,6 +28,7 @@ class TenantUsage:
     def __init__(self, engine: Engine, wills: Wills, tenants: Tenants) -> None:
         """Add the tenants to the engine, which must have none."""
         self._engine, self._wills = engine, wills
+        self._unconfigured: Counter[tuple[str, Table]] = Counter()
         self.apply(tenants)
 
     def apply(self, tenants: Tenants) -> None:
@@ -36,7 +41,21 @@ class TenantUsage:
             assert number == tenants.number(tenant.name)
             quota = tenant.quota
             self._wills.limit_tenant(prefix_of(tenant.name), quota.wills_max or 0, quota.wills_max_bytes or 0)
+            for table in _DELAYED.values():
+                earlier = self._unconfigured.pop((tenant.name, table), 0)
+                self._engine.tenant_use(tenant.name.encode(), table, earlier)
         self._engine.tenants_resolve()
+
+    def delayed(self, changes: Mapping[tuple[str, str], int]) -> None:
+        """Change the "messages" and "bytes" of delayed messages of tenants, also of those not configured.
+
+        The first call adds the messages from before the start.
+        """
+        for (name, unit), more in changes.items():
+            if not self._engine.tenant_use(name.encode(), _DELAYED[unit], more):
+                self._unconfigured[name, _DELAYED[unit]] += more
+        self._unconfigured += Counter()  # without zeros
+        self._engine.delayed_counted()
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each tenant: use and limit of each table, refusals, publications."""

@@ -129,10 +129,11 @@ def _tenant_line(tenant: dict[str, Any]) -> str:
         f"{count_in_words(count)} {cause}" for cause, count in tenant["refused"].items() if count
     )
     stored = f"{bytes_in_words(tenant['stored_bytes'])} in the log, " if "stored_bytes" in tenant else ""
+    delayed = f"{count_in_words(tenant['delayed'])} delayed, " if tenant["delayed"] else ""
     return (
         f"tenant   {tenant['name']}: {count_in_words(tenant['connections'])} connected, "
         f"{counted(tenant['sessions'], 'session')} kept, {counted(tenant['topics'], 'topic')}, "
-        f"{count_in_words(tenant['retained'])} retained, {stored}"
+        f"{count_in_words(tenant['retained'])} retained, {delayed}{stored}"
         f"{count_in_words(tenant['published'])} published, "
         f"{counted(tenant['rate_waits'], 'wait')} for its rate, refused: {refused or 'nothing'}"
     )

@@ -39,6 +39,10 @@ class TenantQuota(OwnerQuota, frozen=True, forbid_unknown_fields=True):
     """Wills, of connected clients and those that wait for their delay."""
     wills_max_bytes: Most = None
     """Memory for these wills, counted as for limits.wills_max_bytes."""
+    delayed_max: Most = None
+    """Delayed messages that wait."""
+    delayed_max_bytes: Most = None
+    """Bytes of these messages, counted as for delayed.messages_max_bytes."""
 
 
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

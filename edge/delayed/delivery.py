@@ -9,7 +9,8 @@ Owns the thread and the order of these steps. Runs nothing on the MQTT thread, e
 
 Invariants: the ring keeps a record until the store has it. Published messages are removed before others are
 published: kill -9 repeats at most BATCH_MAX messages. A message never leaves early. A failed transaction is
-repeated unchanged, and nothing is published meanwhile. A store that cannot be opened is tried again, too.
+repeated unchanged, and nothing is published meanwhile. A store that cannot be opened is tried again, too. The
+engine counts a tenant's message from its arrival, and this module corrects that by what the store has.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -31,7 +32,14 @@ from edge.config.schema import DELAY_LIMIT_S
 from edge.delayed.clock import StoreClock
 from edge.delayed.publisher import DelayedPublisher
 from edge.delayed.ring import DelayedPartition
-from edge.delayed.store import DelayedMessage, DelayedStore, StoredMessage, list_messages
+from edge.delayed.store import (
+    DelayedMessage,
+    DelayedStore,
+    StoredMessage,
+    TenantUse,
+    list_messages,
+    use_of,
+)
 from edge.engine.engine import OK, TOO_LARGE
 from edge.errors import EdgeError
 from edge.log_throttle import LogThrottle
@@ -90,7 +98,9 @@ class DelayedMessages:
         self.totals: Counter[str] = Counter()
         self._ring, self._reader = partition.ring, partition.reader
         self._wakeup_reader = partition.ring.reader(name="delayed wakeup", local=True)
+        self._earlier_end = partition.earlier_end
         self._store, self._publisher, self._limits = store, publisher, limits
+        self._reported: TenantUse = Counter()  # what the engine knows of the store
         self._make_clock = make_clock
         self._clock: StoreClock  # from the first time that the store is open
         self._has_begun = False  # True from that time on
@@ -167,7 +177,7 @@ class DelayedMessages:
     def _run(self) -> None:
         while not self._stopping:
             try:
-                if not self._store.is_open:
+                if not (self._store.is_open and self._has_begun):
                     self._open_store()
                 if not self._run_transaction():
                     self._sleep()
@@ -182,11 +192,14 @@ class DelayedMessages:
         self._store.open()
         if self._has_begun:  # the file is new, after a damaged one: it gets ring cursor and clock
             self._store.sync(self._clock.pair())
+            self._report_use()
             return
         self._clock = self._make_clock(self._store.clock)
         self._seek()
         self._publisher.stored(self._reader.offset)
         self._wall_ahead_ns = self._measure_wall_ahead()
+        self._reported.subtract(self._earlier_use())
+        self._report_use()
         self._has_begun = True
         log.info("delayed messages continued %s", pairs(messages=self._store.messages))
 
@@ -203,6 +216,32 @@ class DelayedMessages:
                 log.error("delayed messages lost in the ring %s", pairs(records=error.nearest - offset))
         elif self._store.is_interrupted:
             self._store.report_dropped(1)
+
+    def _earlier_use(self) -> TenantUse:
+        """Use of tenants by records of the ring from before this start, which the engine has not counted."""
+        use: TenantUse = Counter()
+        reader = self._wakeup_reader  # self._reader stays, and keeps these records
+        reader.seek(self._reader.offset)
+        while (left := self._earlier_end - reader.offset) > 0:
+            try:
+                batch = reader.read_many(min(BATCH_MAX, left))
+            except RingError:
+                reader.skip()  # _take() reports it
+                continue
+            try:
+                use.update(use_of(self._messages_of(batch)))
+            finally:
+                batch.release()
+        return use
+
+    def _report_use(self, taken: Sequence[DelayedMessage] = ()) -> None:
+        """Report what the store has of each tenant now. The engine has counted `taken` at their arrival."""
+        changes = Counter(self._store.tenant_use)
+        changes.subtract(self._reported)
+        changes.subtract(use_of(taken))
+        self._reported = self._store.tenant_use
+        if any(changes.values()) or not self._has_begun:
+            self._publisher.count_tenants(changes)
 
     def _run_transaction(self) -> bool:
         """One transaction. False if there was nothing to do."""
@@ -228,6 +267,7 @@ class DelayedMessages:
     def _committed(self, transaction: _Transaction) -> None:
         self._transaction = None
         self.failure = ""
+        self._report_use(transaction.added)
         if transaction.batch is not None:
             transaction.batch.release()
             self._publisher.stored(transaction.ring_cursor[1])
@@ -249,8 +289,9 @@ class DelayedMessages:
     def _cancel(self, transaction: _Transaction) -> None:
         seen: set[int] = set()
         for _ in range(len(self._cancels)):
-            message_id, answer = self._cancels.popleft()
+            message_id, answer = self._cancels[0]  # and stays there if the store fails
             message = None if message_id in seen else self._store.find(message_id)
+            self._cancels.popleft()
             if message is not None:
                 seen.add(message_id)
                 transaction.removed.append(message)

@@ -22,7 +22,7 @@ from ringbuf import Ring
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
     from edge.broker.engine_rings import PartitionLike
-    from edge.delayed.store import StoredMessage
+    from edge.delayed.store import StoredMessage, TenantUse
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,10 @@ class DelayedPublisher:
     def stored(self, offset: int) -> None:
         """Acknowledge the records below `offset`, if publishers wait for the store."""
         self._call(partial(self._broker.router.durability.upstream, RING, offset, ()))
+
+    def count_tenants(self, changes: TenantUse) -> None:
+        """Change the use of tenants in the engine."""
+        self._call(partial(self._broker.tenants.delayed, changes))
 
     def _offer(self, messages: Sequence[StoredMessage]) -> Result:
         """Publish on the MQTT thread. Returns the results, and the new ends of synced rings that grew."""

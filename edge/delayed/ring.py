@@ -36,6 +36,7 @@ class DelayedPartition(Struct, frozen=True):
     writer: Writer
     durability: StoreGate
     reader: Reader
+    earlier_end: int  # end of the records from before this start
 
     def with_delayed(self, partition_of: Callable[[str], PartitionLike]) -> Callable[[str], PartitionLike]:
         """`partition_of`, but with this partition for topics of delayed messages."""
@@ -63,4 +64,4 @@ def open_partition(config: Config, epochs: Epochs) -> DelayedPartition:
     )
     reader = ring.reader(name="delayed", start="oldest", blocks_writer=True, local=True)
     gate = AckGate.UPSTREAM if config.delayed.durability == "disk" else AckGate.NONE
-    return DelayedPartition(RING, ring, writer, StoreGate(gate), reader)
+    return DelayedPartition(RING, ring, writer, StoreGate(gate), reader, ring.extremes().end_offset)

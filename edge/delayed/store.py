@@ -3,9 +3,14 @@
     message    id, due_ns (scale of clock.py), topic, flags, properties and payload as in a record, checksum
     state      one row: epoch of the ring, offset of its first record that is not stored yet; number and bytes
                of messages; a pair of scale and wall time
+    tenant     number and bytes of the messages of each tenant, by its name
 
 Owns the file and its format: _TABLES, with APPLICATION_ID and SCHEMA_VERSION as SQLite's application_id and
-user_version. Rule for change: another schema gets another version, and this one still reads version 1.
+user_version. Rule for change: another schema gets another version, and this one still reads version 1, which
+had no table `tenant`.
+
+Each transaction changes the table of tenants, too, so that a start reads no messages. After damage all
+messages are counted: when a damaged message is removed, and at a start that finds transactions lost.
 
 Each transaction inserts messages together with that offset, so that a kill neither loses nor repeats a
 record of the ring. A file that SQLite cannot read, or of an unknown version, is renamed to NAME.bad, and the
@@ -25,14 +30,16 @@ import logging
 import os
 import sqlite3
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from edge.auth.tenant_names import MARK, prefix_in, tenant_of
 from edge.delayed.write_ahead_log import Dropped, dropped_transactions
 from edge.logging_setup import pairs
 
@@ -40,14 +47,25 @@ log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x4272646C  # "Brdl"
 NO_STATE = "the table of the state is empty"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE_NAME = "delayed.sqlite"
 CACHE_BYTES = 16 << 20
 WAL_PAGES = 1_000  # of the write-ahead log; then SQLite moves them to the file
-OVERHEAD_BYTES = 64  # of a message in table and index
+OVERHEAD_BYTES = 64  # of a message in table and index; MQ_DELAYED_OVERHEAD_BYTES
 FILE_MODE = 0o640
 
 _IDENTITY = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+_TENANT_TABLE = """
+CREATE TABLE IF NOT EXISTS tenant (
+    name TEXT PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL
+) STRICT;
+"""
+_COUNT_TENANTS = """
+INSERT INTO tenant SELECT
+    substr(topic, length(?1) + 1, instr(substr(topic, length(?1) + 1), '/') - 1) AS tenant_name, count(*),
+    sum(length(CAST(topic AS BLOB)) + length(properties) + length(payload) + ?2)
+FROM message WHERE substr(topic, 1, length(?1)) = ?1 GROUP BY tenant_name HAVING tenant_name <> ''
+"""
 _TABLES = """
 CREATE TABLE message (
     id INTEGER PRIMARY KEY AUTOINCREMENT, due_ns INTEGER NOT NULL, topic TEXT NOT NULL,
@@ -61,6 +79,9 @@ CREATE TABLE state (
 INSERT INTO state VALUES (1, 0, 0, 0, 0, 0, 0);
 """
 _SELECT = "SELECT id, due_ns, topic, flags, properties, payload, checksum FROM message "
+
+
+TenantUse: TypeAlias = Counter[tuple[str, str]]  # "messages" and "bytes", by name of the tenant
 
 
 class DelayedMessage(Struct, frozen=True):
@@ -91,6 +112,16 @@ class StoredMessage(DelayedMessage, frozen=True):
     is_intact: bool
 
 
+def use_of(messages: Iterable[DelayedMessage]) -> TenantUse:
+    """Number and bytes of the messages of each tenant."""
+    use: TenantUse = Counter()
+    for message in messages:
+        if name := tenant_of(prefix_in(message.topic)):
+            use[name, "messages"] += 1
+            use[name, "bytes"] += message.size
+    return use
+
+
 class DelayedStore:
     """The store. Used by one thread. Methods raise sqlite3.Error, and have changed nothing then."""
 
@@ -101,6 +132,7 @@ class DelayedStore:
         self.renamed: Path | None = None  # a file that could not be read
         self.is_interrupted = False  # SQLite has dropped the last transaction
         self.messages = self.stored_bytes = 0
+        self.tenant_use: TenantUse = Counter()  # replaced, never changed
         self.ring_cursor = (0, 0)  # epoch and offset of the next record to store
         self.clock: tuple[int, int] | None = None
         self._synced = synced
@@ -133,11 +165,11 @@ class DelayedStore:
         is_empty = execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
         dropped = self._dropped_transactions()
         if is_empty:
-            self._db.executescript("BEGIN;" + _IDENTITY + _TABLES + "COMMIT;")
+            self._db.executescript("BEGIN;" + _IDENTITY + _TABLES + _TENANT_TABLE + "COMMIT;")
         if execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             raise sqlite3.DatabaseError("the file belongs to another program")
-        if (version := execute("PRAGMA user_version").fetchone()[0]) != SCHEMA_VERSION:
-            raise sqlite3.DatabaseError(f"version {version} of the schema (known: {SCHEMA_VERSION})")
+        if (version := execute("PRAGMA user_version").fetchone()[0]) not in (1, SCHEMA_VERSION):
+            raise sqlite3.DatabaseError(f"version {version} of the schema (known: 1 and {SCHEMA_VERSION})")
         row = execute("SELECT epoch, next_offset, messages, bytes, scale_ns, wall_ns FROM state").fetchone()
         if row is None:
             raise sqlite3.DatabaseError(NO_STATE)
@@ -146,6 +178,13 @@ class DelayedStore:
             self.ring_cursor, self.clock = (row[0], row[1]), (row[4], row[5])
         if dropped:
             self._check_all()
+        if dropped or version == 1:
+            execute("BEGIN IMMEDIATE")
+            execute(_TENANT_TABLE)
+            execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            self._count_tenants()
+            execute("COMMIT")
+        self.tenant_use = self._stored_use()
         self.is_open = True
 
     def _dropped_transactions(self) -> int:
@@ -174,6 +213,27 @@ class DelayedStore:
         if result != "ok":
             raise sqlite3.DatabaseError(result)
 
+    def _count_tenants(self) -> None:
+        """Count the messages of each tenant. In a transaction."""
+        self._db.execute("DELETE FROM tenant")
+        self._db.execute(_COUNT_TENANTS, (MARK, OVERHEAD_BYTES))
+
+    def _change_tenants(self, changes: TenantUse) -> None:
+        names = {name for name, _ in changes}
+        rows = [(name, changes[name, "messages"], changes[name, "bytes"]) for name in names]
+        self._db.executemany(
+            "INSERT INTO tenant VALUES (?1, ?2, ?3)"
+            " ON CONFLICT (name) DO UPDATE SET messages = messages + ?2, bytes = bytes + ?3",
+            rows,
+        )
+        self._db.execute("DELETE FROM tenant WHERE messages = 0")
+
+    def _stored_use(self) -> TenantUse:
+        use: TenantUse = Counter()
+        for name, messages, size in self._db.execute("SELECT name, messages, bytes FROM tenant"):
+            use[name, "messages"], use[name, "bytes"] = messages, size
+        return use
+
     def rename(self, reason: str) -> None:
         """Rename a file that cannot be read. open() then begins an empty one. Raises OSError."""
         self.close()
@@ -185,6 +245,7 @@ class DelayedStore:
             with suppress(FileNotFoundError):
                 os.replace(f"{self.path}{suffix}", f"{self.renamed}{suffix}")
         self.messages = self.stored_bytes = 0
+        self.tenant_use = Counter()
 
     def apply(
         self,
@@ -204,6 +265,8 @@ class DelayedStore:
         rows = [(m.due_ns, m.topic, m.flags, m.properties, m.payload, m.checksum) for m in added]
         size = self.stored_bytes + sum(m.size for m in added) - sum(m.size for m in removed)
         count = self.messages + len(added) - len(removed)
+        changes, use = use_of(added), self.tenant_use
+        changes.subtract(use_of(removed))
         # A power cut may undo an unsynced removal, and its message is repeated: sync() bounds their number.
         self._sync_commits(sync or (self._synced and bool(added)))
         self._db.execute("BEGIN IMMEDIATE")
@@ -217,12 +280,19 @@ class DelayedStore:
                 " wall_ns = ?",
                 (*ring_cursor, count, size, *clock),
             )
+            if not all(message.is_intact for message in removed):
+                self._count_tenants()
+                use = self._stored_use()
+            elif changes:
+                self._change_tenants(changes)
+                use = self._stored_use()
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
         self.messages, self.stored_bytes, self.ring_cursor = count, size, ring_cursor
+        self.tenant_use = use
 
     def sync(self, clock: tuple[int, int]) -> None:
         """Make all earlier transactions durable."""

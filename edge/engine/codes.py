@@ -71,6 +71,7 @@ class DropCause(IntEnum):
     TOPIC_NAME = lib.MQ_DROP_TOPIC_NAME
     PAYLOAD_FORMAT = lib.MQ_DROP_PAYLOAD_FORMAT
     RETAINED_FULL = lib.MQ_DROP_RETAINED_FULL
+    DELAYED_FULL = lib.MQ_DROP_DELAYED_FULL
 
     @property
     def words(self) -> str:
@@ -89,6 +90,8 @@ class Table(IntEnum):
     RETAINED = lib.MQ_OWNED_RETAINED
     RETAINED_BYTES = lib.MQ_OWNED_RETAINED_BYTES
     QUEUE_BYTES = lib.MQ_OWNED_QUEUE_BYTES
+    DELAYED = lib.MQ_OWNED_DELAYED  # of tenants only
+    DELAYED_BYTES = lib.MQ_OWNED_DELAYED_BYTES
 
     @property
     def words(self) -> str:
@@ -97,13 +100,15 @@ class Table(IntEnum):
 
     @property
     def limit(self) -> str:
-        """Name of the table's size in EngineLimits."""
-        return _LIMITS[self]
+        """Name of the table's size in EngineLimits; "" for one that only tenants have limits of."""
+        return _LIMITS.get(self, "")
 
     @property
-    def setting(self) -> str:
-        """Setting for the size of the table."""
-        return f"limits.{_LIMITS[self]}"
+    def remedy(self) -> str:
+        """Settings to raise if an owner needs more of the table."""
+        if not self.limit:
+            return "[tenant.quota]"
+        return f"limits.{self.limit}, or set [quota.user], [quota.address] or [tenant.quota]"
 
 
 _LIMITS = {

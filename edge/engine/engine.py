@@ -238,6 +238,12 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
         Takes a few milliseconds for a million topics.
         """
 
+    def tenant_use(self, name: bytes, table: int, more: int, /) -> bool:
+        """Change the use of a table by a tenant. False: the engine does not have the tenant."""
+
+    def delayed_counted(self) -> None:
+        """Tenants have their delayed messages from before the start: their publishers wait until then."""
+
     def tenant_stats(self, tenant: int, /) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
         """Use and refusals by Table, PUBLISH packets handled, times a client waited for publish_rate_max."""
 

@@ -378,6 +378,12 @@ METRICS: Mapping[str, Metric] = {
     "brim_tenant_queue_bytes": Metric(
         "gauge", "Memory for queued records of the tenant.", _TENANT, "tenants[].queue_bytes"
     ),
+    "brim_tenant_delayed": Metric(
+        "gauge", "Delayed messages of the tenant that wait.", _TENANT, "tenants[].delayed"
+    ),
+    "brim_tenant_delayed_bytes": Metric(
+        "gauge", "Bytes of delayed messages of the tenant that wait.", _TENANT, "tenants[].delayed_bytes"
+    ),
     "brim_tenant_stored_bytes": Metric(
         "gauge",
         "Bytes in the log of a tenant that has streams of its own; not shown for a tenant that shares one.",

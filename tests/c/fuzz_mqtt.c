@@ -2,9 +2,9 @@
  *
  * Hostile client against the hot path: any bytes, in any pieces, in any version.  For libFuzzer.
  *
- *   input   byte 0: protocol level (3, 4, 5), whether the client is trusted, and whether it and the second
- *           client have tenants; byte 1: how long pieces are; the rest: what the client sends after its
- *           CONNECT was accepted
+ *   input   byte 0: protocol level (3, 4, 5), whether the client is trusted, whether it and the second
+ *           client have tenants, and whether earlier delayed messages are counted; byte 1: how long pieces
+ *           are; the rest: what the client sends after its CONNECT was accepted
  *
  * Python's part is played here: each unknown topic becomes known, or is denied or skipped, and
  * both the sender and a second client subscribe to it, also if they are in different name spaces: nothing may
@@ -144,6 +144,8 @@ static void check_tenants(const play *play, const mq_tenant *sender, const mq_te
                  topic->tenant == (sender == NULL ? 0 : sender->number),
              "a retained message is in the name space of its publisher");
     }
+    for (uint32_t i = MQ_OWNED_DELAYED; sender != NULL && i < MQ_OWNED; i++)
+        must(sender->used[i] <= sender->max[i], "no tenant delays more messages than it may");
     must(sender == other || play->other->session == NULL || play->other->session->delivered == 0,
          "no message crosses");
 }
@@ -197,10 +199,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     play.engine->now_ms = 1000;
     play.engine->now_ns = MADE_NS;
     play.ring = (uint16_t)mq_ring_add(play.engine, (mq_ring){.kind = MQ_RING_OWN, .writer = &writer});
-    static const uint64_t no_limits[MQ_OWNED];
-    mq_tenant *sender = data[0] & 16 ? mq_tenant_set(play.engine, "a", 1, no_limits, 0) : NULL;
+    static const uint64_t quota[MQ_OWNED] = {[MQ_OWNED_DELAYED] = 3, [MQ_OWNED_DELAYED_BYTES] = 400};
+    play.engine->delayed_counted = !(data[0] & 128);
+    mq_tenant *sender = data[0] & 16 ? mq_tenant_set(play.engine, "a", 1, quota, 0) : NULL;
     const char *name = data[0] & 64 ? "a" : "b";
-    mq_tenant *other = data[0] & 32 ? mq_tenant_set(play.engine, name, 1, no_limits, 0) : NULL;
+    mq_tenant *other = data[0] & 32 ? mq_tenant_set(play.engine, name, 1, quota, 0) : NULL;
     play.sender = client(&play, versions[data[0] & 3], data[0] & 4, 4, sender);
     play.other = client(&play, data[0] & 8 ? 5 : 4, true, 65535, other);
     const uint8_t *at = data + 2, *end = data + size;

@@ -19,6 +19,8 @@ from random import Random
 
 import msgpack
 
+from edge.mqtt import Publish, Version
+from edge.mqtt import encode as encode_packet
 from persistence.segment.format import pack_extent
 from ringbuf.record import encode
 from tests.support.c_programs import FAILING, MQTT, SCAN, TABLE, UNPACK, compiled
@@ -73,10 +75,13 @@ def _seeds_of_topics() -> list[bytes]:
 
 
 def _seeds_of_mqtt() -> list[bytes]:
-    """Every packet of the golden ones, each whole and byte by byte."""
+    """Every packet of the golden ones, each whole and byte by byte; delayed messages of a tenant."""
     level = {3: 2, 4: 0, 5: 1}
     heads = ((pieces, it) for it in vectors() for pieces in (0, 1))
-    return [bytes((level[it.version.value] | 12, pieces)) + it.frame for pieces, it in heads]
+    golden = [bytes((level[it.version.value] | 12, pieces)) + it.frame for pieces, it in heads]
+    message = Publish("$delayed/9/t", bytes(20), 1, packet_id=1)
+    delayed = [bytes((head, 0)) + 5 * encode_packet(message, Version.V5) for head in (0b11101, 0b10011101)]
+    return golden + delayed
 
 
 def _seeds_of_sessions() -> list[bytes]:

@@ -429,9 +429,9 @@ struct mq_engine {
     mq_slab topics, sessions, connections, subscription_ids, owners, subscriptions;
     mq_tenant **tenants; /* by number - 1; NULL: none */
     uint32_t tenant_count;
+    bool delayed_counted; /* the tenants' use has the delayed messages from before the start */
     uint8_t *full_name; /* RB_KEY_MAX_BYTES: of the topic of one PUBLISH of a tenant's client */
-    mq_table topic_table, ids_table, owner_table; /* by name, by value, by key */
-    mq_table subscription_table;                  /* by filter and session */
+    mq_table topic_table, ids_table, owner_table, subscription_table; /* the last by filter and session */
     uint64_t quota_refused_to[MQ_OWNED]; /* handle of the last owner that was refused */
     uint64_t retained_number;                   /* of the message that was retained last */
     uint64_t replaced_bytes; /* part of retained_bytes that only queue entries still reference */

@@ -38,7 +38,8 @@ enum {                      /* causes for the end of a connection */
        MQ_CLOSE_CONNECT_TIMEOUT = 6,
        MQ_CLOSE_KEEP_ALIVE = 7,
        MQ_CLOSE_FULL = 8, /* MQTT 3, QoS 1 or 2: the ring had no room or the log took no records within the
-                             queue timeout, or the sinks lost the record [MQTT-4.8.0-2] */
+                             queue timeout, the sinks lost the record, or its tenant may delay no more
+                             messages [MQTT-4.8.0-2] */
        MQ_CLOSE_MEMORY = 9,
        MQ_CLOSE_NOT_AUTHORIZED_YET = 10, /* Python did not answer a TOPIC event */
        MQ_CLOSE_LIMIT = 11,    /* more connections than allowed */
@@ -65,7 +66,8 @@ enum {                        /* causes for a message not stored in a ring, or a
        MQ_DROP_TOPIC_NAME = 9,     /* longer or deeper than allowed */
        MQ_DROP_PAYLOAD_FORMAT = 10, /* declared as UTF-8, but not valid */
        MQ_DROP_RETAINED_FULL = 11,  /* MQTT 5, QoS 1 or 2: the store of retained messages was full */
-       MQ_DROP_CAUSES = 12
+       MQ_DROP_DELAYED_FULL = 12, /* QoS 0, or MQTT 5: the tenant may delay no more messages */
+       MQ_DROP_CAUSES = 13
 };
 
 enum { /* options of a route or an entry: those of the subscription, the state of the delivery, and above them
@@ -95,7 +97,9 @@ enum { /* tables shared by all clients, with a limit per owner (owners.c) */
        MQ_OWNED_RETAINED = 5,
        MQ_OWNED_RETAINED_BYTES = 6,
        MQ_OWNED_QUEUE_BYTES = 7,
-       MQ_OWNED = 8
+       MQ_OWNED_DELAYED = 8, /* messages that wait for their time; counted by tenant only */
+       MQ_OWNED_DELAYED_BYTES = 9,
+       MQ_OWNED = 10
 };
 
 enum {
@@ -103,7 +107,8 @@ enum {
     MQ_RINGS_MAX = 4096, /* own and producer rings; 0 is the store of retained copies */
     MQ_LISTENERS_MAX = 16,
     MQ_TOPICS_MAX = 16777216,
-    MQ_NO_TOPIC = 4294967295
+    MQ_NO_TOPIC = 4294967295,
+    MQ_DELAYED_OVERHEAD_BYTES = 64 /* of a delayed message in its store, in addition to its own bytes */
 };
 
 /* ---- limits and counters ------------------------------------------------------------------------ */
@@ -131,7 +136,7 @@ typedef struct mq_limits {
     uint32_t payload_max_bytes;  /* of PUBLISH from clients; 0: limited only by the packet */
     uint64_t in_flight_max_bytes; /* QoS 1 and 2 in flight to one client; 0: no limit */
     uint32_t share_percent;      /* share of each table that a single owner may use; 100: all */
-    uint64_t owner_max[2][8];    /* limits of one user, one address, by MQ_OWNED_*; 0: by share_percent */
+    uint64_t owner_max[2][10];   /* limits of one user, one address, by MQ_OWNED_*; 0: by share_percent */
 } mq_limits;
 
 /* Settings and limits of one listener; limits of 0: the value of mq_limits.  Only the loop writes
@@ -181,9 +186,9 @@ typedef struct mq_counters {
     uint64_t spill_refused;    /* messages refused: no room for copies of records to be overwritten */
     uint64_t spill_over;       /* times a record was not copied because of spill_max_bytes */
     uint64_t restored;         /* records read back from the log, counted each time */
-    uint64_t dropped[12];      /* by MQ_DROP_* */
+    uint64_t dropped[13];      /* by MQ_DROP_* */
     uint64_t closed[17];       /* by MQ_CLOSE_* */
-    uint64_t quota_refused[8]; /* refusals at an owner's limit, by MQ_OWNED_* */
+    uint64_t quota_refused[10]; /* refusals at an owner's limit, by MQ_OWNED_* */
     uint64_t wakeups;          /* returns of epoll_wait */
     uint64_t input_waits;      /* times that reading was paused to keep unfinished_max_bytes */
     uint64_t event_waits;      /* times that a client's packet waited for room for an event */

@@ -251,6 +251,14 @@ bool mq_owner_has_place(const mq_engine *engine, const mq_owner *owner)
     return fits(engine, owner, MQ_OWNED_CONNECTIONS, own + 1, used_of(engine, MQ_OWNED_CONNECTIONS));
 }
 
+bool mq_owner_may_delay(mq_engine *engine, const mq_owner *owner, const mq_tenant *tenant, uint64_t bytes)
+{
+    if (!mq_tenant_has_quota(tenant, MQ_OWNED_DELAYED, 1))
+        return refused(engine, owner, MQ_OWNED_DELAYED, false);
+    return mq_tenant_has_quota(tenant, MQ_OWNED_DELAYED_BYTES, bytes) ||
+           refused(engine, owner, MQ_OWNED_DELAYED_BYTES, false);
+}
+
 void mq_owner_use(mq_owner *owner, uint32_t table, int64_t more)
 {
     if (owner == NULL)

@@ -59,6 +59,8 @@ bool mq_owner_may_attach(mq_engine *engine, const mq_owner *owner, uint32_t tabl
 bool mq_owner_may_inherit(mq_engine *engine, const mq_owner *owner, uint32_t table);
 /* As mq_owner_may_attach() for CONNECTIONS; a refusal is not counted. */
 bool mq_owner_has_place(const mq_engine *engine, const mq_owner *owner);
+/* True if `tenant` may delay one more message, of `bytes`.  A refusal is counted, as one to `owner`. */
+bool mq_owner_may_delay(mq_engine *engine, const mq_owner *owner, const mq_tenant *tenant, uint64_t bytes);
 void mq_owner_use(mq_owner *owner, uint32_t table, int64_t more);
 
 /* Charge the connection to `owner`, and take over the caller's reference; NULL: to no owner. */

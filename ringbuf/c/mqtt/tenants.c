@@ -158,6 +158,29 @@ uint32_t mq_tenant_full_name(mq_engine *engine, const mq_tenant *tenant, const u
     return prefix + length;
 }
 
+bool mq_tenant_use(mq_engine *engine, const void *name, uint32_t length, uint32_t table, int64_t more)
+{
+    mq_tenant *tenant = find(engine, name, length);
+    if (tenant != NULL)
+        tenant->used[table] += (uint64_t)more;
+    return tenant != NULL;
+}
+
+uint64_t mq_delayed_bytes(const mq_topic *topic, const mq_message *message)
+{
+    return (uint64_t)topic->length - topic->delayed_from + message->properties_length +
+           message->payload_length + MQ_DELAYED_OVERHEAD_BYTES;
+}
+
+void mq_tenant_delays(mq_engine *engine, const mq_topic *topic, const mq_message *message)
+{
+    mq_tenant *tenant = mq_tenant_numbered(engine, topic->tenant);
+    if (tenant == NULL)
+        return;
+    tenant->used[MQ_OWNED_DELAYED]++;
+    tenant->used[MQ_OWNED_DELAYED_BYTES] += mq_delayed_bytes(topic, message);
+}
+
 bool mq_tenant_has_quota(const mq_tenant *tenant, uint32_t table, uint64_t more)
 {
     return tenant == NULL || tenant->max[table] == 0 || tenant->used[table] + more <= tenant->max[table];

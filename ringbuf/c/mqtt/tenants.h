@@ -21,7 +21,7 @@ struct mq_tenant {
     uint8_t prefix[MQ_TENANT_PREFIX_MAX_BYTES];
     mq_rate bucket;           /* PUBLISH packets of all its clients together */
     uint64_t max[MQ_OWNED];     /* 0: no limit */
-    uint64_t used[MQ_OWNED];    /* by its owners */
+    uint64_t used[MQ_OWNED];    /* by its owners; delayed messages: by the tenant itself */
     uint64_t refused[MQ_OWNED]; /* to its owners, at any limit */
     uint64_t published, rate_waits; /* PUBLISH packets handled; times a client was paused by `bucket` */
 };
@@ -64,5 +64,15 @@ static inline bool mq_tenant_has(const mq_connection *connection, const mq_topic
 
 /* True if the tenant may use `more` of a table (MQ_OWNED_*); also for NULL. */
 bool mq_tenant_has_quota(const mq_tenant *tenant, uint32_t table, uint64_t more);
+/* Change the use of a table by the tenant with that name.  False: not configured. */
+bool mq_tenant_use(mq_engine *engine, const void *name, uint32_t length, uint32_t table, int64_t more);
+
+/* Delayed messages count for the tenant of their topic from their append on, until Python reports that their
+ * store has removed them.  Python adds those from before the start, and then sets `delayed_counted`. */
+
+/* Bytes of a delayed message in its store (edge/delayed/store.py). */
+uint64_t mq_delayed_bytes(const mq_topic *topic, const mq_message *message);
+/* Count a message that is appended. */
+void mq_tenant_delays(mq_engine *engine, const mq_topic *topic, const mq_message *message);
 
 #endif

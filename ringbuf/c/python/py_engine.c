@@ -463,6 +463,8 @@ static PyMethodDef engine_methods[] = {
     {"owners_top", FAST(engine_owners_top), "(table, count) -> [(owner, it has)], most first"},
     {"tenant_set", FAST(engine_tenant_set), "(name, limits by table, publish_rate_max) -> number"},
     {"tenants_resolve", NONE(engine_tenants_resolve), "(): after tenants were added"},
+    {"tenant_use", FAST(engine_tenant_use), "(name, table, more) -> bool: False for an unknown tenant"},
+    {"delayed_counted", NONE(engine_delayed_counted), "(): tenants have those from before the start"},
     {"tenant_stats", ONE(engine_tenant_stats), "(number) -> (used, refused, published, rate waits)"},
     {"session_close", ONE(engine_session_close), "(session) -> bool"},
     {"state", NONE(engine_state), "() -> {what: count or bool}: for a log line"},

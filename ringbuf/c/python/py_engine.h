@@ -147,6 +147,8 @@ PyObject *engine_owners_top(engine_object *self, args_t args, Py_ssize_t count);
 /* py_tenants.c */
 PyObject *engine_tenant_set(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_tenants_resolve(engine_object *self, PyObject *ignored);
+PyObject *engine_tenant_use(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_delayed_counted(engine_object *self, PyObject *ignored);
 PyObject *engine_tenant_stats(engine_object *self, PyObject *argument);
 
 /* py_queue.c */

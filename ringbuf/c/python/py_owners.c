@@ -176,7 +176,9 @@ PyObject *engine_owner_refused(engine_object *self, PyObject *object)
     const mq_owner *owner = mq_slab_get(&self->engine->owners, self->engine->quota_refused_to[table]);
     if (owner == NULL)
         Py_RETURN_NONE;
-    return Py_BuildValue("(NK)", key_of(owner), (unsigned long long)owner->used[table]);
+    bool is_of_tenant = table >= MQ_OWNED_DELAYED && owner->tenant != NULL;
+    uint64_t has = is_of_tenant ? owner->tenant->used[table] : owner->used[table];
+    return Py_BuildValue("(NK)", key_of(owner), (unsigned long long)has);
 }
 
 /* Insert `owner` in the `capacity` top places, largest use first.  Returns the number of places in use. */

@@ -44,6 +44,27 @@ PyObject *engine_tenants_resolve(engine_object *self, PyObject *Py_UNUSED(ignore
     Py_RETURN_NONE;
 }
 
+PyObject *engine_tenant_use(engine_object *self, args_t args, Py_ssize_t count)
+{
+    char *name;
+    Py_ssize_t length;
+    unsigned long long table;
+    if (take(count, 3) != 0 || PyBytes_AsStringAndSize(args[0], &name, &length) != 0 ||
+        unsigned_of(args[1], MQ_OWNED - 1, &table) != 0)
+        return NULL;
+    long long more = PyLong_AsLongLong(args[2]);
+    if (more == -1 && PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(length <= (Py_ssize_t)MQ_TENANT_NAME_MAX_BYTES &&
+                           mq_tenant_use(self->engine, name, (uint32_t)length, (uint32_t)table, more));
+}
+
+PyObject *engine_delayed_counted(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    self->engine->delayed_counted = true;
+    Py_RETURN_NONE;
+}
+
 static PyObject *numbers_of(const uint64_t *numbers)
 {
     PyObject *tuple = PyTuple_New(MQ_OWNED);

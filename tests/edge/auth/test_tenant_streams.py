@@ -37,6 +37,8 @@ def own(name: str, *, isolated: bool = False) -> str:
 A_FILTER = 'give each tenant a [[stream]] with its topics, such as ["$tenant/a/#"]'
 WITH_LOG = f"{A_FILTER} and isolated = true"
 ISOLATE = "set isolated = true in the streams "
+DELAYED = "[delayed]\nenabled = true\n"
+SET_DELAYED = "set delayed_max in [tenant.quota], so that none of them can use all of its room"
 AB, OTHERS = "tenants a, b", " and clients without a tenant"
 
 
@@ -58,6 +60,8 @@ AB, OTHERS = "tenants a, b", " and clients without a tenant"
         ([bridge()], ("stream default (bridge lake)", AB + OTHERS, A_FILTER)),
         ([bridge("default", to="mqtt://cloud")], None),
         ([stream("x", "x/#", durability="process"), bridge("x")], None),
+        ([own("a", isolated=True), own("b", isolated=True), DELAYED], (
+            "store of delayed messages", AB, SET_DELAYED)),
         ([], None),
     ],
 )  # fmt: skip
@@ -78,6 +82,15 @@ def test_the_log_has_an_entry_of_its_own_only_if_no_shared_stream_is_in_it(tmp_p
         tmp_path, TENANTS, stream("y", "$tenant/+/y"), both, own("a"), own("b"), bridge("both")
     )
     assert list(shared_stores(shared)) == [("stream y (log)", AB, WITH_LOG), found]
+
+
+def test_a_tenant_with_a_quota_of_delayed_messages_cannot_use_all_of_their_store(tmp_path: Path) -> None:
+    quotas = "[tenant.quota]\ndelayed_max = 9\n", "[tenant.quota]\ndelayed_max_bytes = 9\n"
+    both = "".join(f'[[tenant]]\nname = "{name}"\n{quota}' for name, quota in zip("ab", quotas, strict=True))
+    assert list(shared_stores(config_of(tmp_path, both, DELAYED))) == []
+    third = '[[tenant]]\nname = "c"\n'
+    (shared,) = shared_stores(config_of(tmp_path, both, third, DELAYED))
+    assert shared.owners == "tenant c"
 
 
 def test_five_of_many_tenants_are_named(tmp_path: Path) -> None:

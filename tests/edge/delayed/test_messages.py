@@ -53,7 +53,7 @@ def messages_in(
         reader = ring.reader(name="delayed", start="oldest", blocks_writer=True, local=True)
         store = DelayedStore(directory / "delayed.sqlite", synced=False)
         publisher = DelayedPublisher(bench.broker, done_at_once, done_at_once, list)
-        partition = DelayedPartition(RING, ring, writer, StoreGate(AckGate.NONE), reader)
+        partition = DelayedPartition(RING, ring, writer, StoreGate(AckGate.NONE), reader, 0)
         make_clock = StoreClock if clock is None else lambda _: clock
         messages = DelayedMessages(partition, store, publisher, LIMITS, make_clock)
         try:

@@ -20,21 +20,25 @@ from edge.delayed.store import (
     DelayedStore,
     StoredMessage,
     read_ring_cursor,
+    use_of,
 )
 from tests.support.project import ROOT
 
 PLACE, CLOCK = (1, 0), (0, 1)
-GOLDEN = ROOT / "tests" / "golden" / "state" / f"delayed-v{SCHEMA_VERSION}.sql"
+STATE = ROOT / "tests" / "golden" / "state"
+GOLDEN = STATE / f"delayed-v{SCHEMA_VERSION}.sql"
 HOUR_NS = 3_600_000_000_000
 MESSAGES = [
     DelayedMessage(2 * HOUR_NS, "plant/ä/stop", 1, bytes.fromhex("2600016b000176"), b"\x00now\xff"),
     DelayedMessage(HOUR_NS, "plant/1/start", 2, b"", b""),
     DelayedMessage(HOUR_NS, "plant/1/cancelled", 0, b"", b"x"),
+    DelayedMessage(4 * HOUR_NS, "$tenant/acme/\u00e4", 1, b"\0", b"of a tenant"),
 ]
 POSTPONED_NS, END, PAIR = 3 * HOUR_NS, (1_700_000_001, 42), (HOUR_NS // 2, 1_700_000_002_000_000_000)
 STORED = [
     StoredMessage(**asdict(MESSAGES[0]), id=1, is_intact=True),
     StoredMessage(**asdict(MESSAGES[1]) | {"due_ns": POSTPONED_NS}, id=2, is_intact=True),
+    StoredMessage(**asdict(MESSAGES[3]), id=4, is_intact=True),
 ]
 
 
@@ -78,7 +82,7 @@ def test_another_process_that_opens_the_file_does_not_truncate_the_index_of_its_
 
 
 def write_typical(path: Path) -> None:
-    """A store with a waiting, a postponed and a cancelled message."""
+    """A store with a waiting, a postponed and a cancelled message, and one of a tenant."""
     store = DelayedStore(path, synced=False)
     store.open()
     store.apply(MESSAGES, (), (), (1_700_000_001, 41), (0, 1))
@@ -100,7 +104,7 @@ def dumped(path: Path) -> str:
         )
         for _, text in tables.fetchall():
             lines.append(f"{text};")
-        for table in ("message", "state", "sqlite_sequence"):
+        for table in ("message", "state", "tenant", "sqlite_sequence"):
             names = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
             values = " || ', ' || ".join(f"quote({name})" for name in names)
             rows = db.execute(f"SELECT {values} FROM {table} ORDER BY 1").fetchall()
@@ -120,11 +124,50 @@ def test_the_golden_schema_is_read(tmp_path: Path) -> None:
     store.open()
     assert store.renamed is None
     assert (store.ring_cursor, store.clock) == (END, PAIR)
-    assert (store.messages, store.stored_bytes) == (2, sum(message.size for message in MESSAGES[:2]))
-    assert store.due(POSTPONED_NS, 10, 1 << 20) == STORED
+    assert (store.messages, store.stored_bytes) == (3, sum(message.size for message in STORED))
+    assert store.tenant_use == use_of(STORED)
+    assert store.due(4 * HOUR_NS, 10, 1 << 20) == STORED
     store.apply(MESSAGES[:1], (), (), END, PAIR)
     assert store.find(3) is None  # an identifier is not used again
-    assert store.find(4) is not None
+    assert store.find(5) is not None
+    store.close()
+
+
+def test_a_file_of_version_1_gets_the_sums_of_tenants(tmp_path: Path) -> None:
+    topics = "$tenant/b/x", "$tenantless"
+    tenants = [MESSAGES[3], *(DelayedMessage(1, topic, 0, b"", b"") for topic in topics)]
+    rows = [(m.topic, m.properties, m.payload) for m in tenants]
+    with closing(sqlite3.connect(tmp_path / "delayed.sqlite")) as db:
+        db.executescript((STATE / "delayed-v1.sql").read_text())
+        db.executemany("INSERT INTO message VALUES (NULL, 1, ?, 0, ?, ?, 0)", rows)
+        db.commit()
+    for _ in range(2):
+        store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+        store.open()
+        assert store.renamed is None
+        assert store.tenant_use == use_of(tenants)
+        assert {name for name, _ in store.tenant_use} == {"acme", "b"}
+        assert store.messages == 2  # as the golden file says
+        store.close()
+
+
+def test_sums_of_tenants_are_right_after_a_message_with_a_damaged_topic(tmp_path: Path) -> None:
+    store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+    store.open()
+    messages = [DelayedMessage(1, f"$tenant/{name}/x", 0, b"", b"") for name in "aab"]
+    store.apply(messages, (), (), PLACE, CLOCK)
+    assert store.tenant_use == use_of(messages)
+    with closing(sqlite3.connect(store.path)) as db:
+        db.execute("UPDATE message SET topic = '$tenant/b/x' WHERE id = 1")
+        db.commit()
+    damaged = store.find(1)
+    assert damaged is not None
+    assert not damaged.is_intact
+    store.apply((), [damaged], (), PLACE, CLOCK)
+    assert store.tenant_use == use_of(messages[1:])
+    store.close()
+    store.open()
+    assert store.tenant_use == use_of(messages[1:])
     store.close()
 
 

@@ -270,6 +270,31 @@ static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic,
     return true;
 }
 
+/* True for a delayed message of a tenant with a quota of them.  A message stored before is only acknowledged
+ * again. */
+static bool has_delay_quota(const mq_connection *connection, const mq_topic *topic, const publish *publish)
+{
+    const mq_tenant *tenant = connection->tenant;
+    return topic->delayed_from > 0 && tenant != NULL &&
+           (tenant->max[MQ_OWNED_DELAYED] | tenant->max[MQ_OWNED_DELAYED_BYTES]) != 0 &&
+           !(publish->qos == 2 && mq_received_has(connection->session, publish->identifier));
+}
+
+/* Store a delayed message if its tenant may have one more.  Until those from before the start are counted, it
+ * waits, unless their store refuses all messages. */
+static bool store_within_quota(mq_engine *engine, mq_connection *connection, mq_topic *topic,
+                               const publish *publish)
+{
+    if (!engine->delayed_counted && mq_refusal(engine, engine->rings[topic->ring]) == 0)
+        return pause_for_room(engine, connection);
+    uint64_t bytes = mq_delayed_bytes(topic, &publish->message);
+    if (mq_owner_may_delay(engine, connection->session->owner, connection->tenant, bytes))
+        return store(engine, connection, topic, publish);
+    if (publish->qos == 0 || connection->version == 5)
+        return drop(engine, connection, publish, MQ_DROP_DELAYED_FULL, MQ_REASON_QUOTA_EXCEEDED);
+    return mq_refuse(engine, connection, MQ_CLOSE_FULL);
+}
+
 /* ---- decision ---- */
 
 /* True if this message would exceed the client's limit of open exchanges. */
@@ -385,6 +410,8 @@ static inline bool serve_publish(mq_engine *engine, mq_connection *connection, c
         return drop(engine, connection, &publish, MQ_DROP_PAYLOAD_FORMAT, MQ_REASON_PAYLOAD_FORMAT_INVALID);
     if (refuses_retained(engine, connection, topic, &publish))
         return drop(engine, connection, &publish, MQ_DROP_RETAINED_FULL, MQ_REASON_QUOTA_EXCEEDED);
+    if (has_delay_quota(connection, topic, &publish))
+        return store_within_quota(engine, connection, topic, &publish);
     return store(engine, connection, topic, &publish);
 }
 

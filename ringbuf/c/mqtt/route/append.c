@@ -79,6 +79,8 @@ static uint64_t append(mq_engine *engine, mq_topic *topic, const mq_message *mes
     uint64_t now_ns = topic->delayed_from > 0 ? (uint64_t)rb_clock_ns(CLOCK_REALTIME) : engine->now_ns;
     rb_append(ring->writer, &key, message->payload, message->payload_length, (uint16_t)message->flags,
               now_ns);
+    if (topic->delayed_from > 0)
+        mq_tenant_delays(engine, topic, message);
     ring->full_since_ms = 0;
     topic->used = true;
     engine->appended_bytes += RB_RECORD_HEADER_BYTES + topic->length + message->properties_length +
