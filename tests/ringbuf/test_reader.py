@@ -458,6 +458,29 @@ def test_a_batch_grows_to_its_limit_with_all_columns(ring: Ring, limit: int) -> 
     assert len(reader.read_many()) == 100 - expected
 
 
+def test_a_batch_ends_at_the_rings_end_if_a_writer_publishes_many(ring: Ring) -> None:
+    reader, writer = ring.reader(), ring.writer()
+    counts: list[int] = []
+
+    class Payloads(list[bytes]):  # read by index while publish_many() writes; the end follows at its end
+        def __getitem__(self, i: Any) -> Any:
+            if i == 20:
+                counts.extend(len(reader.read_many()) for _ in range(3))
+            return b"x"
+
+    payloads = Payloads([b"x"] * 40)
+    writer.publish_many(payloads)
+    assert counts == [20, 0, 0]
+    assert len(reader.read_many()) == 20
+    writer.publish_many(payloads)
+    assert counts[3:] == [1, 1, 1]
+    assert list(reader.read_many().offsets) == list(range(43, 80))
+    for _ in range(40):
+        reader.read_many()
+    writer.publish_many(payloads)
+    assert counts[6:] == [20, 0, 0]
+
+
 def test_a_batch_has_all_records_of_a_filter_in_one_read(ring: Ring) -> None:
     reader, writer = ring.reader(), ring.writer()
     reader.match = KeyFilter(lambda key: key == b"odd")

@@ -109,7 +109,15 @@ static void place_reader(reader_object *reader, place at)
     reader->reader.lost = at.lost;
 }
 
+uint64_t records_to_end(const reader_object *reader)
+{
+    uint64_t unused, end;
+    rb_end_read(reader->reader.header, &unused, &end);
+    return end > reader->reader.offset ? end - reader->reader.offset : 0;
+}
+
 #define ROOM_FIRST 16 /* a shorter batch does not read the ring's end, a line that each publish writes */
+#define TO_END 32     /* short batches, after which a writer no longer counts as one in publish_many() */
 
 /* Make room for all records up to the ring's end, at most `limit`.  0, or -1 with MemoryError. */
 static int batch_grow(batch_object *self, Py_ssize_t limit)
@@ -117,6 +125,8 @@ static int batch_grow(batch_object *self, Py_ssize_t limit)
     uint64_t end, unused, most = (uint64_t)limit;
     rb_end_read(self->reader->reader.header, &unused, &end);
     uint64_t waiting = end > self->reader->reader.offset ? end - self->reader->reader.offset : 0;
+    if (end + 1 < self->reader->reader.offset) /* publish() writes the end after each record */
+        self->reader->to_end = TO_END;
     uint64_t count = (uint64_t)self->count, capacity = count + (waiting > count ? waiting : count);
     batch_object grown = {
         .capacity = (Py_ssize_t)(waiting > most - count || capacity > most ? most : capacity)};
@@ -169,12 +179,23 @@ static int batch_read(reader_object *reader, batch_object *self, Py_ssize_t limi
     return RB_OK;
 }
 
+/* A reader that follows publish_many() record by record takes the lines that it writes.  Batches then end at
+ * the ring's end. */
 PyObject *batch_new(reader_object *reader, Py_ssize_t limit)
 {
-    batch_object *self = batch_made(reader, limit < ROOM_FIRST ? limit : ROOM_FIRST);
+    bool to_end = reader->to_end > 0;
+    if (to_end) {
+        uint64_t waiting = records_to_end(reader);
+        limit = waiting >= (uint64_t)limit ? limit : waiting > 0 ? (Py_ssize_t)waiting : 1;
+    }
+    batch_object *self = batch_made(reader, to_end || limit < ROOM_FIRST ? limit : ROOM_FIRST);
     if (self == NULL)
         return NULL;
     int result = batch_read(reader, self, limit);
+    if (to_end) {
+        reader->run += (unsigned)self->count;
+        reader->to_end = self->count >= ROOM_FIRST ? TO_END : reader->to_end - 1;
+    }
     if (result == RAISED || (self->count == 0 && result != RB_EMPTY)) {
         Py_DECREF(self);
         return result == RAISED ? NULL : reader_trouble(reader, result);

@@ -177,10 +177,11 @@ static void pause_poll(reader_object *self)
     self->run = 0;
 }
 
-/* A loop that polls other readers, too, does not pause: they may have records. */
+/* Only compared.  A loop that polls other readers, too, does not pause: they may have records. */
+static const reader_object *polled;
+
 static PyObject *reader_poll(reader_object *self, PyObject *Py_UNUSED(ignored))
 {
-    static const reader_object *polled; /* only compared */
     PyObject *record = next_record(self);
     if (record != Py_None)
         self->run++;
@@ -192,9 +193,7 @@ static PyObject *reader_poll(reader_object *self, PyObject *Py_UNUSED(ignored))
 
 static PyObject *reader_read_many(reader_object *self, PyObject *const *args, Py_ssize_t count)
 {
-    Py_ssize_t limit = 256;
-    if (count == 1)
-        limit = PyLong_AsSsize_t(args[0]);
+    Py_ssize_t limit = count == 1 ? PyLong_AsSsize_t(args[0]) : 256;
     if (count > 1 || limit < 1 || limit > 1 << 20) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_ValueError, "read_many takes one limit, 1 to 1048576 records");
@@ -202,6 +201,9 @@ static PyObject *reader_read_many(reader_object *self, PyObject *const *args, Py
     }
     if (read_begin(self) != 0)
         return NULL;
+    if (self->to_end > 0 && polled == self && records_to_end(self) == 0)
+        pause_poll(self);
+    polled = self;
     PyObject *batch = batch_new(self, limit);
     reader_end(self);
     return batch;

@@ -71,7 +71,8 @@ typedef struct reader_object {
     uint64_t told_lost;                   /* part of reader.lost that an Overrun has reported */
     unsigned forks;
     uint64_t slice_bytes;                 /* bytes of work since other threads could run */
-    unsigned run;                         /* records polled since the ring was empty */
+    unsigned run;                         /* records read since the ring was empty */
+    unsigned to_end;                      /* batches that still end at the ring's end, see batch_new() */
     unsigned waiting;                     /* threads that wait with it without the GIL */
     bool reading;                         /* a call moves its cursor; its filter may run Python */
     bool detached;                        /* the call has released the GIL */
@@ -128,6 +129,8 @@ void bytes_done(bytes_view *view);
 
 PyObject *record_new(reader_object *reader, batch_object *batch, const rb_view *view, uint64_t lease_number);
 PyObject *batch_new(reader_object *reader, Py_ssize_t limit);
+/* Records from the cursor to the ring's end. */
+uint64_t records_to_end(const reader_object *reader);
 int reader_next(reader_object *self, rb_view *view);
 PyObject *reader_trouble(reader_object *self, int result);
 /* Returns 0, or -1 with RingClosed or UsedAfterFork. */
