@@ -192,7 +192,6 @@ class DelayedMessages:
         self._store.open()
         if self._has_begun:  # the file is new, after a damaged one: it gets ring cursor and clock
             self._store.sync(self._clock.pair())
-            self._report_use()
             return
         self._clock = self._make_clock(self._store.clock)
         self._seek()
