@@ -67,6 +67,7 @@ class DelayedLimits(Struct, frozen=True):
     messages_max: int
     messages_max_bytes: int
     sync_s: float | None = None  # None: no syncs in addition to commits
+    lack_of_room: Callable[[], str] = lambda: ""  # reason why the disk takes no more messages, or ""
 
 
 class _Transaction(Struct):
@@ -265,7 +266,7 @@ class DelayedMessages:
 
     def _committed(self, transaction: _Transaction) -> None:
         self._transaction = None
-        self.failure = ""
+        self.failure = self._limits.lack_of_room()
         self._report_use(transaction.added)
         if transaction.batch is not None:
             transaction.batch.release()
@@ -304,6 +305,7 @@ class DelayedMessages:
         return (
             self._store.messages >= limits.messages_max
             or self._store.stored_bytes >= limits.messages_max_bytes
+            or bool(self.failure)
         )
 
     def _take(self, transaction: _Transaction) -> None:
@@ -392,6 +394,8 @@ class DelayedMessages:
         pauses = []
         if self._sync_at is not None:
             pauses.append(self._sync_at - time.monotonic())
+        if self.failure:  # the room on the disk is looked at again
+            pauses.append(RETRY_S)
         if (due_ns := self._store.next_due_ns()) is not None:
             pauses += [(due_ns - self._clock.now_ns()) / NS, JUMP_CHECK_S]
         return max(0.0, min(pauses)) if pauses else None

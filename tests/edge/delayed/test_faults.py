@@ -1,6 +1,7 @@
 """Delayed messages with a full disk, a restored backup, a stream that syncs, and other clients' sessions."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -60,6 +61,43 @@ def test_a_full_disk_refuses_and_nothing_stored_is_lost(runtime_directory: Path,
             for probe in probes:
                 probe.close()
             waits.stop()
+            client.stop()
+
+
+LOGGED = """
+[[stream]]
+name = "t"
+topics = ["t/#"]
+durability = "interval"
+ring_bytes = 4194304
+"""
+
+
+def test_delayed_messages_leave_the_log_the_room_that_it_needs_to_take_them(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 64 * MIB) as disk:
+        broker = broker_of(runtime_directory, disk, "disk", LOGGED)
+        with broker:
+            client = Paho(broker.port, "c", version=Version.V5, topic="t/#")
+            free = os.statvfs(disk)
+            (disk / "others").write_bytes(bytes(free.f_bavail * free.f_frsize - 26 * MIB))
+            assert not reason_of(client, "$delayed/3/t/due") & 0x80
+            flood, count = SocketClient(broker.port, "flood"), 0
+            while count < 150:
+                flood.send(Publish("$delayed/3600/t/late", bytes(200_000), 1, packet_id=1))
+                if flood.next(1.0) is None:  # it waits for room
+                    break
+                count += 1
+            assert 10 < count < 100
+            flood.close()
+            assert reason_of(client, "$delayed/3600/t/later") == ReasonCode.QUOTA_EXCEEDED
+            assert reason_of(client, "t/now") == 0
+            assert {client.next()[0], client.next()[0]} == {"t/now", "t/due"}
+            status = json.loads(brim(broker, "status", "--json").stdout)
+            assert "kept for the log" in status["delayed"]["failure"]
+            (disk / "others").unlink()
+            wait_until(lambda: reason_of(client, "$delayed/3600/t/later") in (0, 0x10))
             client.stop()
 
 
