@@ -36,6 +36,7 @@ import msgspec
 
 from edge.broker.retained_delivery import RetainedRecord
 from edge.engine.engine import counters_of
+from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.recovery.read_journal import NEVER_ENDS, RANGE_BYTES, PastLog
 from persistence.durable_file import NewFile, UnreadableFile, frames_in, pack_frame, read_file, write_all
@@ -351,6 +352,7 @@ class _Written:
         self._end = 0  # of the save in the file
         self._rewritten_bytes = 0  # size of the file at its last rewrite
         self._made = False  # True while the directory entry is not synced
+        self._may_log = LogThrottle()
 
     def begin(self, replaces: bool) -> None:
         """Begin a save. `replaces`: the pieces are the whole content, and replace the file."""
@@ -418,7 +420,8 @@ class _Written:
 
     def _failed(self, error: Exception) -> None:
         """Drop this save. The next one writes everything to a new file."""
-        log.error("retained file write failed %s", pairs(file=self.path, reason=error))
+        if self._may_log():  # a failed save is repeated each second
+            log.error("retained file write failed %s", pairs(file=self.path, reason=error))
         self.needs_rewrite = True
         self._close()
 

@@ -38,6 +38,7 @@ import msgspec
 
 from edge.auth.interfaces import ClientInfo
 from edge.engine.engine import Engine
+from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.mqtt import Will
 from edge.session_store.journal_records import (
@@ -132,6 +133,7 @@ class SessionJournal:
         self._again = False  # True if another snapshot must follow the current one
         self._round = 0  # number of the snapshot; the result of an overtaken one is ignored
         self.saved_round = 0  # number of the last snapshot that was written while clients are served
+        self._may_log = LogThrottle(clock)
         self._retry_s = float("inf")
         self._begin_again: Callable[[], None] | None = None  # set while begin() has failed
 
@@ -409,7 +411,7 @@ class SessionJournal:
         if is_saved:
             self._engine.journal_snapshot_saved(position, self._due_bytes())
         if failed is not None:
-            if self.failure != before:  # not each second
+            if not before or self._may_log():  # not each second
                 bug = None if isinstance(failed, OSError) else failed
                 details = pairs(reason=self.failure, again_in_s=RETRY_S)
                 log.error("session snapshot failed %s", details, exc_info=bug)

@@ -55,6 +55,16 @@ def test_the_last_try_of_a_record_is_made_alone(desk):
     assert [it.payload for it in desk.published] == [b"bad"]
 
 
+def test_dead_letters_are_one_line_of_the_log_in_ten_seconds(desk, caplog):
+    ann = desk.member(mode="queue")
+    desk.publish(*["bad"] * 20)
+    while len(desk.published) < 20:
+        while (batch := ann.take()) is not None:
+            ann.nack(batch, delay_s=0.0)
+        desk.turn(0.06)
+    assert caplog.text.count("dead letters queued") == 1
+
+
 def dead_letter_without_room(desk: Desk) -> Talker:
     """The member of a record that failed for the last time: its dead letter has no room, the next has."""
     desk.fates = lambda _: "full"
