@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import re
 import threading
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 # costs them nine of ten messages, with a window of 100.
 NICE = 19
 STATE_INTERVAL_S = 1.0  # maximum age of the result of state()
+LOGGED_AGAIN_S, LOGGED_MAX = 60.0, 32  # for each kind of failure; kinds
 STOP_TIMEOUT_S = 35.0  # a put in flight ends within 30 s
 
 
@@ -100,6 +102,8 @@ class Bridge:
         self._commands: deque[_PendingCommand] = deque()
         self._calm_at = time.monotonic()  # time when a record was drained last, or none waited
         self._stall_logged = False
+        self._logged: dict[str, float] = {}  # failures without their names and numbers: time of the log line
+        self._failure_logged = False  # that of now
         self._meter: LagMeter | None = None
         self._merger: Merger | None = None
         self._flush: threading.Event | None = None
@@ -380,8 +384,9 @@ class Bridge:
             if drain.failing:  # a file is sent again: only its answer shows that the sink is back
                 self._condition = "retrying"
                 return wait
-            if self._backoff.failures:
+            if self._failure_logged:
                 log.info("bridge continued name=%s failures=%d", self.settings.name, self._backoff.failures)
+            self._failure_logged = False
             self._backoff.reset()
             self._error = None
             self._condition = "idle" if wait > 0 else "draining"
@@ -414,9 +419,10 @@ class Bridge:
         return [f"bridge {self.settings.name} {'paused' if paused else 'resumed'}"]
 
     def _fail(self, condition: Condition, error: BridgeError, wait: float) -> None:
-        if _without_times(str(error)) != _without_times(str(self._error)):
+        if self._is_news(condition, error):
             reason = f"{error}; {error.hint}" if error.hint else str(error)
             log.warning("bridge %s name=%s reason=%s", condition, self.settings.name, reason)
+            self._failure_logged = True
         log.debug(
             "bridge retry scheduled name=%s in_s=%.1f failures=%d",
             self.settings.name,
@@ -424,6 +430,17 @@ class Bridge:
             self._backoff.failures,
         )
         self._condition, self._error = condition, error
+
+    def _is_news(self, condition: Condition, error: BridgeError) -> bool:
+        """True if a failure is to be logged. A store that refuses some requests fails many times a minute."""
+        text, now = _kind_of(error), time.monotonic()
+        known = condition != "blocked" and now - self._logged.get(text, -math.inf) < LOGGED_AGAIN_S
+        if known or (self._error is not None and text == _kind_of(self._error)):
+            return False
+        if len(self._logged) >= LOGGED_MAX:
+            self._logged.clear()
+        self._logged[text] = now
+        return True
 
     def _sleep(self, drain: Drain, seconds: float) -> None:
         """Sleep until the time is over, a record arrives at an idle drain, or a command arrives."""
@@ -502,6 +519,6 @@ class Bridge:
         )
 
 
-def _without_times(text: str) -> str:
-    """The error without its times, so that two tries with the same error have the same text."""
-    return re.sub(r"[\d.]+ ?[mµn]?s\b", "", text)
+def _kind_of(error: BaseException) -> str:
+    """The error without times and names of files, so that tries with one cause have one text."""
+    return re.sub(r"[\d.]+ ?[mµn]?s\b|\S+\.(?:brim|parquet)\S*", "", str(error))

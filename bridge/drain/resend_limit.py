@@ -10,7 +10,7 @@ sink and disk.
 
 A sink gives up records that it could not send within half a minute. On a narrow line these would be the same
 records each time. So a failure divides the records and bytes that may be in flight by FAILED_DIVISOR, down to
-one record, and each file that took less than FAST_S multiplies them by FAST_FACTOR, up to the limits.
+one record, and each file that took less than FAST_S adds half of its own size, up to the limits.
 
 Never sends and never saves; drain.py saves when is_due() is true.
 """
@@ -27,7 +27,7 @@ from bridge.format.write_intent import WriteIntent
 from bridge.source.partition_source import cut
 
 FILE_MIN_BYTES = 4 << 10  # the minimum in settings.py
-FAILED_DIVISOR, FAST_S, FAST_FACTOR = 4, 4.0, 1.5
+FAILED_DIVISOR, FAST_S = 4, 4.0
 SHARE_MIN = 2**-20
 
 
@@ -73,7 +73,8 @@ class ResendLimit:
         self._records += _count(file)
         self._bytes += file.length
         if file.took_s < FAST_S:
-            self._share = min(self._share * FAST_FACTOR, 1.0)
+            share = max(_count(file) / self._records_max, file.length / self._bytes_max)
+            self._share = min(self._share + share / 2, 1.0)
 
     def failed(self) -> None:
         """Record that the sink has given up files in flight."""

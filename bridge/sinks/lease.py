@@ -163,13 +163,18 @@ class Lease:
     def _renew(self) -> bool:
         return self._write(self._holder, {"e_tag": self._e_tag})
 
-    def _read(self) -> tuple[Holder | str, str, str | None] | None:
+    def _read(self) -> tuple[Holder | str, str, str] | None:
         """The holder, the key of the last holder, and the version of the object; None: it is absent."""
         try:
             response = self._obstore.get(self._store, self._path)
             content, e_tag = bytes(response.bytes()), response.meta["e_tag"]
         except FileNotFoundError:
             return None
+        if e_tag is None:
+            raise SinkUnavailable(
+                f"{self._where}/.lease: the answer has no version (ETag)",
+                hint="check the network: a portal or a proxy may have answered instead of the store",
+            )
         return holder_in(content), last_holder_in(content), e_tag
 
     def _write(self, holder: str, mode: str | Mapping[str, Any]) -> bool:

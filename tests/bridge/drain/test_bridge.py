@@ -377,3 +377,22 @@ def test_a_sink_that_fails_late_is_shown_until_it_takes_a_file(
     logged = [record.getMessage() for record in caplog.records if record.name == "bridge.drain.bridge"]
     assert sum("no answer within 30 s" in line for line in logged) == 1
     assert drained(tmp_path) == list(range(10))
+
+
+def test_a_sink_that_refuses_each_second_file_is_logged_once(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = FailingSink(tmp_path / "lake")
+    sink.before = [SinkUnavailable("refused"), None] * 5
+    with (
+        ring(runtime_directory) as made,
+        caplog.at_level(logging.INFO),
+        running(settings(runtime_directory, tmp_path), sink) as bridge,
+    ):
+        for number in range(1, 6):
+            publish(made, 1)
+            wait_until(lambda number=number: bridge.state().drain_seq == number)  # type: ignore[misc]
+    assert len(sink.puts) == 10
+    logged = [record.getMessage() for record in caplog.records if record.name == "bridge.drain.bridge"]
+    assert sum("retrying" in line for line in logged) == 1
+    assert sum("continued" in line for line in logged) == 1

@@ -1,7 +1,7 @@
 """Leases: of two bridges that would drain one edge into one place, one does."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -129,6 +129,24 @@ def test_a_lease_that_cannot_be_read_is_somebody_s(store: Any, machines: Any) ->
     obstore.put(store, "edge=edge-1/.lease", b"what is this")
     with pytest.raises(SinkUnavailable, match="an unknown holder"):
         machines("one", Clock()).take()
+
+
+def test_an_answer_of_another_server_is_no_lease(machines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A portal or a proxy answers each request with a page, and knows no versions."""
+    lease = machines("one", Clock())
+
+    class Page:
+        meta: ClassVar[dict[str, None]] = {"e_tag": None}
+
+        def bytes(self) -> bytes:
+            return b"<html>sign in</html>"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(obstore, "get", lambda *_: Page())
+        with pytest.raises(SinkUnavailable, match="no version") as caught:
+            lease.take()
+    assert "portal" in caught.value.hint
+    lease.take()
 
 
 def test_a_store_without_conditions_has_no_leases(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
