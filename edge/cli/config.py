@@ -103,11 +103,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb and return its exit status."""
-    if arguments.what == "init":
-        print(FIRST_FILE, end="")
-        return 0
     if arguments.what == "set":
         return _set(arguments)
+    if arguments.config is not None:
+        raise EdgeError("--config is for `brim config set`", hint="`brim config diff FILE` reads a file")
+    if arguments.what == "init":
+        if arguments.names:
+            raise EdgeError("init takes no file: it prints one", hint="brim config init > brim.toml")
+        print(FIRST_FILE, end="")
+        return 0
     if arguments.what == "diff" and len(arguments.names) != 1:
         raise EdgeError("diff needs one file", hint="brim config diff brim.toml")
     config = loader.load(Path(arguments.names[0])) if arguments.what == "diff" else None

@@ -44,12 +44,15 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls) -> Contexts:
-        """The contexts of this user. Raises EdgeError: the file is damaged, or others may change it."""
+        """The contexts of this user. Raises EdgeError: damaged, not readable, or others may change it."""
         file = contexts_file()
         try:
             status, data = file.stat(), file.read_bytes()
         except FileNotFoundError:
             return cls()
+        except OSError as error:
+            hint = "set HOME or XDG_CONFIG_HOME to a directory of this user, or name a broker by --host"
+            raise EdgeError(f"{file} cannot be read: {error.strerror}", hint=hint) from error
         if status.st_mode & 0o022 or status.st_uid not in {os.geteuid(), 0}:
             raise EdgeError(f"{file}: other users may change it", hint=f"chmod 600 {file}, as its owner")
         try:
@@ -58,11 +61,15 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
             raise EdgeError(f"{file}: {error}", hint="mend or remove the file") from error
 
     def write(self) -> None:
-        """Replace the file."""
+        """Replace the file. Raises EdgeError."""
         file = contexts_file()
-        file.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         data = msgspec.json.format(msgspec.json.encode(self, enc_hook=str), indent=2)
-        replace_file(OsFiles(), str(file), [data, b"\n"], mode=FILE_MODE)
+        try:
+            file.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            replace_file(OsFiles(), str(file), [data, b"\n"], mode=FILE_MODE)
+        except OSError as error:
+            hint = "set HOME or XDG_CONFIG_HOME to a directory of this user"
+            raise EdgeError(f"{file} cannot be written: {error.strerror}", hint=hint) from error
 
     def named(self, name: str) -> Context:
         """Return the context of that name. Raises EdgeError if no context has the name."""

@@ -15,9 +15,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import sys
 
 from edge.cli.argument_types import at_least_one, positive_seconds
 from edge.cli.exit_status import Exit
+from edge.cli.humanize import counted
 from edge.cli.mqtt_options import add_connection_arguments, client_of, run_verb
 from edge.cli.sub import line_form
 from edge.client.subscriptions import Message
@@ -88,6 +90,8 @@ async def _request(args: argparse.Namespace) -> Exit:
     except TimeoutError:
         if not waiting.expired():
             raise
+        text = f"{received} of {counted(args.count, 'response')} within {args.wait:g} s"
+        print(f"brim request: {text}\n  see that a program answers the topic, or raise -W", file=sys.stderr)
         return Exit.TIMEOUT
     return Exit.OK
 

@@ -247,7 +247,9 @@ def _explained(error: OSError, address: Address, timeout_s: float, *, secure: bo
     if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
         hint = "start a broker there (`brim run`), or name another host and port"
         return CannotConnect(f"{text}: connection refused, no program listens there", hint=hint)
-    hint = "check that the port is one of plain MQTT; for TLS use mqtts://, or --tls" if not secure else ""
+    hint = "" if secure else "check that the port is one of plain MQTT; for TLS use mqtts://, or --tls"
+    if address.path:
+        hint = "name the socket of a listener (`path` in [[listener]]), which this user may open"
     return CannotConnect(f"{text}: {error.strerror or error}", hint=hint)
 
 

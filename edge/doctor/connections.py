@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from edge.config.schema import Bridge, Config
 from edge.config.setting_rules import split_address
-from edge.doctor.findings import Finding, error, ok, warning
+from edge.doctor.findings import Finding, error, nearest, ok, warning
 from edge.observe.health import troubles
 from edge.server.port_owner import port_owner
 
@@ -74,7 +74,7 @@ def _target(bridge: Bridge) -> Finding:
     parts = urlsplit(str(bridge.options.get("endpoint") or bridge.to))
     if parts.scheme == "file":
         path = Path(unquote(parts.path))
-        above = next(parent for parent in (path, *path.parents) if parent.exists())
+        above = nearest(path)
         if not os.access(above, os.W_OK | os.X_OK):
             return error(
                 check, f"{path} is not writable", "writable", f"let the broker's user write to {above}"

@@ -17,7 +17,7 @@ from edge.auth.tenant_streams import shared_stores
 from edge.config.listener import Tls
 from edge.config.named_files import tls_places
 from edge.config.schema import Config
-from edge.doctor.findings import Finding, error, ok, warning
+from edge.doctor.findings import Finding, error, nearest, ok, warning
 from edge.doctor.machine import file_system_of
 from edge.errors import EdgeError
 from edge.server.leftovers import leftovers
@@ -54,8 +54,18 @@ def check_files(config: Config, *, runs: bool) -> Iterator[Finding]:
 
 
 def _directory(key: str, path: Path, *, in_memory: bool) -> Finding:
+    try:
+        return _state_of(key, path, in_memory=in_memory)
+    except PermissionError:
+        user = os.geteuid()
+        return error(
+            key, f"{path} is hidden from user {user}", "readable", "run as the broker's user, or root"
+        )
+
+
+def _state_of(key: str, path: Path, *, in_memory: bool) -> Finding:
     if not path.exists():
-        above = next(parent for parent in path.parents if parent.exists())
+        above = nearest(path.parent)
         if os.access(above, os.W_OK | os.X_OK):
             return ok(key, f"{path} does not exist yet", "the broker creates it")
         return error(
@@ -85,9 +95,7 @@ def _directory(key: str, path: Path, *, in_memory: bool) -> Finding:
 
 
 def _free_space(config: Config) -> Finding:
-    place = next(
-        parent for parent in (config.log_directory, *config.log_directory.parents) if parent.exists()
-    )
+    place = nearest(config.log_directory)
     usage = shutil.disk_usage(place)
     used = 100 - usage.free * 100 // usage.total
     value, limit = f"{used} % of the disk of {place} is used", f"below {config.log.disk_warn_percent} %"

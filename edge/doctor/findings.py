@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 
 
 class Severity(IntEnum):
@@ -49,3 +51,8 @@ def warning(check: str, value: str, limit: str, fix: str) -> Finding:
 def error(check: str, value: str, limit: str, fix: str) -> Finding:
     """A mistake that ends the broker, or keeps it from starting."""
     return Finding(check, Severity.ERROR, value, limit, fix)
+
+
+def nearest(path: Path) -> Path:
+    """The path, or the first directory above it that exists and is not hidden from this user."""
+    return next(one for one in (path, *path.parents) if os.path.exists(one))

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from edge.config.schema import Config
-from edge.doctor.findings import Finding, error, ok, warning
+from edge.doctor.findings import Finding, error, nearest, ok, warning
 from ringbuf.free_memory import free_memory_bytes
 
 KERNEL_MIN = (5, 16)  # futex_waitv
@@ -54,7 +54,7 @@ def _limits() -> Iterator[Finding]:
 
 def _shared_memory(config: Config, *, runs: bool) -> Finding:
     """Room for the rings in the file system of runtime_dir."""
-    place = next(place for place in (config.runtime_dir, *config.runtime_dir.parents) if place.exists())
+    place = nearest(config.runtime_dir)
     usage = os.statvfs(place)
     free, size = usage.f_bavail * usage.f_frsize // MIB, usage.f_blocks * usage.f_frsize // MIB
     rings = sum(ring.partitions * ring.ring_bytes for ring in config.stream)

@@ -108,8 +108,11 @@ def load(file: Path) -> FleetPlan:
     problems = Problems(str(file))
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{file}:1: file: cannot be read: {error}"]) from error
+    except OSError as error:
+        problem = f"{file}: cannot be read: {error.strerror}; name a file that this user may read"
+        raise ConfigError([problem]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{file}:1: file: byte {error.start} is not UTF-8, which TOML must be"]) from error
     raw = read_toml(text, problems)
     plan = read_struct(FleetPlan, raw, problems, file.parent) if raw or not problems.messages() else None
     if plan is not None and not problems.messages():

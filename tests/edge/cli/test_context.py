@@ -46,6 +46,26 @@ def test_a_context_is_used_until_an_address_is_given(
     assert "secret" not in home.read_text()
 
 
+def test_contexts_that_this_user_cannot_read_or_write_are_an_error_with_a_remedy(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.parent.parent.write_text("not a directory")  # as a directory of another user
+    for words, wanted in (
+        (["context", "add", "plant"], "contexts.json cannot be read: Not a directory"),
+        (["context", "ls"], "contexts.json cannot be read: Not a directory"),
+        (MESSAGE, "or name a broker by --host"),
+    ):
+        assert main(words) == Exit.USAGE
+        assert wanted in capsys.readouterr().err
+
+
+def test_contexts_that_cannot_be_written_are_an_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home.parent.parent.mkdir()
+    home.parent.symlink_to("/proc/none")
+    assert main(["context", "add", "plant"]) == Exit.USAGE
+    assert "contexts.json cannot be written: " in capsys.readouterr().err
+
+
 def test_contexts_are_listed_and_removed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["context", "ls"]) == 0
     assert capsys.readouterr().out == "there are no contexts\n"

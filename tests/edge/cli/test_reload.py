@@ -177,6 +177,12 @@ def test_the_first_file_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
     assert loader.parse(FIRST_FILE).edge_id == "edge-1"
     examples = "\n".join(line.removeprefix("# ") for line in FIRST_FILE.splitlines()[3:])
     assert [stream.name for stream in loader.parse(examples).stream] == ["important", "default"]
+    for words, wanted in (
+        (("init", "brim.toml"), "init takes no file: it prints one\n  brim config init > brim.toml"),
+        (("show", "--config", "brim.toml"), "--config is for `brim config set`"),
+    ):
+        assert main(["config", *words]) == Exit.USAGE
+        assert wanted in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user for a moment")

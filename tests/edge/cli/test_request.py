@@ -53,8 +53,9 @@ def test_a_response_to_another_request_is_not_shown(
         with ModuleChild("edge", *words) as request:
             assert noise.recv(1 << 12)  # the request has arrived, so its answer is subscribed to
             assert main(["pub", "answers", "without correlation data", *port]) == 0
-            status, out, _ = request.wait()
+            status, out, error = request.wait()
     assert (status, out) == (Exit.TIMEOUT, "")
+    assert "0 of 1 response within 1 s" in error
 
 
 def test_a_request_without_a_broker_ends_with_3(capsys: pytest.CaptureFixture[str]) -> None:

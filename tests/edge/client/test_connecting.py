@@ -232,6 +232,12 @@ def test_what_is_no_address_is_refused_with_an_example(url: str) -> None:
     assert "mqtt://127.0.0.1:1883" in error.value.hint
 
 
+async def test_a_missing_socket_is_not_taken_for_a_wrong_port(tmp_path) -> None:
+    with pytest.raises(CannotConnect, match="No such file") as error:
+        await edge.client.connect(f"unix://{tmp_path}/none").__aenter__()
+    assert error.value.hint.startswith("name the socket of a listener")
+
+
 def test_addresses_are_shown_as_they_are_written() -> None:
     assert [str(Address("::1", 1)), str(Address("h", 2)), str(Address("", 0, "/s"))] == [
         "[::1]:1",

@@ -1,6 +1,7 @@
 """`brim doctor` names each planted mistake with its fix, with and without a running broker."""
 
 import datetime as dt
+import errno
 import json
 import os
 import resource
@@ -112,6 +113,18 @@ def others(place: Place, patch: pytest.MonkeyPatch) -> None:
     patch.setattr("os.geteuid", lambda: 12_345)
 
 
+def hidden(_: Place, patch: pytest.MonkeyPatch) -> None:
+    """As for a user who may not look into the directory above: root, who runs tests, may."""
+    stat = os.stat
+
+    def denied(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith("/state"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return stat(path, **options)
+
+    patch.setattr("os.stat", denied)
+
+
 def on_disk(place: Place, patch: pytest.MonkeyPatch) -> None:
     patch.setattr("edge.doctor.files.file_system_of", lambda path: "ext4")
 
@@ -178,6 +191,7 @@ MISTAKES: dict[Callable[[Place, pytest.MonkeyPatch], None], tuple[str, str, str,
     open_directory: ("state_dir", "error", "mode 777", "chmod o-w"),
     a_file: ("state_dir", "error", "is not a directory", "remove it"),
     others: ("state_dir", "error", "user 54321", "chown 12345"),
+    hidden: ("state_dir", "error", "hidden from user", "run as the broker's user"),
     on_disk: ("runtime_dir", "warning", "ext4", "/dev/shm"),
     in_memory: ("state_dir", "warning", "tmpfs", "a directory on a disk"),
     leftover: ("leftovers", "warning", ".default-0.999999999.new", "next start"),

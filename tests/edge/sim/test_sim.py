@@ -106,6 +106,13 @@ def test_the_first_plan_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["sim"]) == Exit.USAGE
 
 
+def test_a_missing_plan_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path / "none")
+    (problem,) = refused.value.problems
+    assert problem.startswith(f"{tmp_path}/none: cannot be read: No such file or directory; name a file")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
