@@ -75,6 +75,7 @@ def draw(lake: Lake, samples: Sequence[Sample], outages: Sequence[Outage], png: 
         "axes.edgecolor": "#9aa5b1", "axes.labelcolor": INK, "text.color": INK, "xtick.color": "#52606d",
         "ytick.color": "#52606d", "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
         "grid.color": GRID, "svg.fonttype": "path", "svg.hashsalt": "brim", "legend.frameon": False,
+        "axes.facecolor": "none",
     }  # fmt: skip
     begin = samples[0].at_s if samples else min((second.start_s for second in lake.by_second), default=0)
     with plt.rc_context(style):
