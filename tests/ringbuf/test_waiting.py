@@ -146,9 +146,9 @@ def test_a_signal_handler_runs_during_a_wait(ring: Ring) -> None:
         raise KeyError("by the handler")
 
     old = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
     try:
         with pytest.raises(KeyError, match="by the handler"):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
             next(reader)
     finally:
         signal.signal(signal.SIGALRM, old)
