@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 from concurrent.futures import Future
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -112,7 +112,6 @@ class AllowedFilters(NamedTuple):
     certain: bool  # True if it may receive all that they match; otherwise each topic must be checked
 
 
-@runtime_checkable
 class Surveyable(AccessList, Protocol):
     """An access list that decides for many topics at once, so that a million need no separate call."""
 

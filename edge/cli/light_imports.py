@@ -41,7 +41,12 @@ def import_msgspec() -> None:
 
 
 def import_asyncio(*, with_tls: bool) -> None:
-    """Import asyncio; without TLS as in a Python that has none."""
+    """Import asyncio; without TLS as in a Python that has none.
+
+    From Python 3.13 on, the first traceback imports tokenize. Without a descriptor left, the error of a
+    callback would not be logged.
+    """
+    importlib.import_module("tokenize")
     absent: dict[str, ModuleType | None] = {"inspect": _AtFirstUse("inspect")}
     with _replaced(absent if with_tls else {**absent, "ssl": None}):
         importlib.import_module("asyncio")
