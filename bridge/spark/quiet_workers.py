@@ -50,6 +50,8 @@ def _quiet(run: Worker) -> Worker:
         try:
             return run(connection, authenticated)
         except (BrokenPipeError, ConnectionResetError):
+            # from Python 3.13 on, the file that was not flushed reports that again when it is freed
+            sys.unraisablehook = lambda _: None
             return ENDED
 
     return worker
