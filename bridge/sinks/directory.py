@@ -142,8 +142,7 @@ class DirectorySink:
             except OSError:  # on a full disk other files need its room
                 partial.unlink(missing_ok=True)
                 raise
-            with contextlib.suppress(FileExistsError):
-                os.link(partial, path)
+            _link(partial, path)
         _compare(path, drained_file)
         partial.unlink(missing_ok=True)
         OsFiles().dirsync(str(path.parent))
@@ -222,8 +221,7 @@ class DirectorySink:
         """See MergingStore."""
         with _errors_of(self.root / path):
             self._lock_edge_of(path)
-            with contextlib.suppress(FileExistsError):
-                os.link(self.root / staged, self.root / path)
+            _link(self.root / staged, self.root / path)
             OsFiles().dirsync(str((self.root / path).parent))
 
     def remove(self, paths: Sequence[str]) -> None:
@@ -309,6 +307,21 @@ def _write_direct(fd: int, part: memoryview) -> int:
     finally:
         fcntl.fcntl(fd, fcntl.F_SETFL, flags)
     return written
+
+
+def _link(path: Path, name: Path) -> None:
+    """Give a file another name, unless that exists. Raises SinkUnavailable, OSError."""
+    try:
+        os.link(path, name)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}:
+            raise
+        raise SinkUnavailable(
+            f"{name}: a file cannot get a second name here: {error.strerror}",
+            hint="drain to a file system with hard links; FAT, exFAT and some network file systems have none",
+        ) from error
 
 
 def _compare(path: Path, drained_file: DrainedFile) -> None:

@@ -50,6 +50,7 @@ from bridge.format.merged_file import check_merged, part_of, replaced_names
 
 TIMED_DIRECTORIES = ("local", "hdfs")  # file systems that keep the time of the last change of a directory
 TAIL_BYTES = 4096  # read first for a footer; most footers have about 300 bytes
+GONE_HINT = "run the query again: a merged file may have replaced it; if not, see option failOnDataLoss"
 READERS = 16  # footers of merged files read at once: object stores answer slowly, and in parallel
 
 
@@ -244,7 +245,7 @@ class Landing:
             with opened.filesystem.open_input_file(path) as file:
                 data = memoryview(file.read_buffer())
         except FileNotFoundError as error:
-            raise DrainedFileError("is gone", name=path, hint="see option failOnDataLoss") from error
+            raise DrainedFileError("is gone", name=path, hint=GONE_HINT) from error
         if len(data) != length:
             raise DrainedFileError(f"has {len(data)} bytes, and had {length} when it was planned", name=path)
         parsed = file_parser.parse(data, path)
@@ -256,7 +257,7 @@ class Landing:
         try:
             return self._open().filesystem.open_input_file(path)
         except FileNotFoundError as error:
-            raise DrainedFileError("is gone", name=path, hint="see option failOnDataLoss") from error
+            raise DrainedFileError("is gone", name=path, hint=GONE_HINT) from error
 
     def footer_of(self, file: StoredFile) -> FileFooter:
         """The footer of a file, also of one that was replaced. Raises as footer()."""

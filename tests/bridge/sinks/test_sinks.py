@@ -1,6 +1,7 @@
 """Sinks: a file is there once and whole, or the error says what to do."""
 
 import dataclasses
+import errno
 import importlib.util
 import mmap
 import os
@@ -429,4 +430,18 @@ def test_a_lock_on_a_file_system_that_was_mounted_again_is_taken_again(tmp_path:
     assert list(sink.names("edge=edge-1/")) == [file.name]
     with pytest.raises(SinkUnavailable, match="another bridge"):
         DirectorySink(tmp_path / "lake").begin("edge-1")
+    sink.close()
+
+
+def test_a_file_system_without_hard_links_is_named_as_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    sink = DirectorySink(tmp_path / "lake")
+    with pytest.raises(SinkUnavailable, match="second name") as caught:
+        sink.put(drained_file_of(0, 9))
+    assert "hard links" in caught.value.hint
     sink.close()
