@@ -44,7 +44,7 @@ export class Pager {
     if (this.first >= total && this.first > 0) this.first = Math.max(0, Math.floor((total - 1) / PAGE) * PAGE);
     const end = Math.min(this.first + PAGE, total);
     const number = (value) => value.toLocaleString("en");
-    const text = total ? `${number(this.first + 1)} to ${number(end)} of ${number(total)} ${noun}` : `no ${noun}`;
+    const text = total ? `${number(this.first + 1)} to ${number(end)} of ${number(total)} ${noun}` : "";
     replace(this.element, h("span", null, text),
       total > PAGE && h("button", { type: "button", "data-key": "back", disabled: this.first === 0, onclick: () => this.#go(-PAGE) }, "Back"),
       total > PAGE && h("button", { type: "button", "data-key": "next", disabled: end >= total, onclick: () => this.#go(PAGE) }, "Next"));
