@@ -47,7 +47,8 @@ REMEDIES = {
     "_RESOLVE": "check the names of the brokers, and DNS",
     "_ALL_BROKERS_DOWN": "check the network and the names of the brokers",
     "_TIMED_OUT": "check the network and the names of the brokers",
-    "_MSG_TIMED_OUT": "check the cluster: fewer replicas than min.insync.replicas may be in sync",
+    "_MSG_TIMED_OUT": "check the network, which may be too slow, and the cluster: fewer replicas than "
+    "min.insync.replicas may be in sync",
     "_AUTHENTICATION": "check sasl.username and sasl.password",
     "_SSL": "check security.protocol and ssl.ca.location",
     "_UNKNOWN_TOPIC": "make the topic, or let the cluster make it",
