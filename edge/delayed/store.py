@@ -60,12 +60,14 @@ CREATE TABLE IF NOT EXISTS tenant (
     name TEXT PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL
 ) STRICT;
 """
-_COUNT_TENANTS = """
+_BYTES = "length(CAST(topic AS BLOB)) + length(properties) + length(payload)"
+_COUNT = f"SELECT count(*), coalesce(sum({_BYTES} + ?), 0) FROM message"  # noqa: S608 - no user's text
+_COUNT_TENANTS = f"""
 INSERT INTO tenant SELECT
     substr(topic, length(?1) + 1, instr(substr(topic, length(?1) + 1), '/') - 1) AS tenant_name, count(*),
-    sum(length(CAST(topic AS BLOB)) + length(properties) + length(payload) + ?2)
+    sum({_BYTES} + ?2)
 FROM message WHERE substr(topic, 1, length(?1)) = ?1 GROUP BY tenant_name HAVING tenant_name <> ''
-"""
+"""  # noqa: S608 - no user's text
 _TABLES = """
 CREATE TABLE message (
     id INTEGER PRIMARY KEY AUTOINCREMENT, due_ns INTEGER NOT NULL, topic TEXT NOT NULL,
@@ -155,6 +157,7 @@ class DelayedStore:
         self._db = sqlite3.connect(
             self.path, isolation_level=None, check_same_thread=False, cached_statements=16
         )
+        self._db.text_factory = _text
         self._commits_are_synced: bool | None = None  # the setting of SQLite; None: not set yet
         execute = self._db.execute
         execute("PRAGMA locking_mode = NORMAL")
@@ -275,17 +278,18 @@ class DelayedStore:
             self._db.executemany(insert + "(?, ?, ?, ?, ?, ?)", rows)
             self._db.executemany("DELETE FROM message WHERE id = ?", [(m.id,) for m in removed])
             self._db.executemany("UPDATE message SET due_ns = ?2 WHERE id = ?1", list(postponed))
+            if not all(message.is_intact for message in removed):
+                self._count_tenants()
+                use = self._stored_use()
+                count, size = self._db.execute(_COUNT, (OVERHEAD_BYTES,)).fetchone()
+            elif changes:
+                self._change_tenants(changes)
+                use = self._stored_use()
             self._db.execute(
                 "UPDATE state SET epoch = ?, next_offset = ?, messages = ?, bytes = ?, scale_ns = ?,"
                 " wall_ns = ?",
                 (*ring_cursor, count, size, *clock),
             )
-            if not all(message.is_intact for message in removed):
-                self._count_tenants()
-                use = self._stored_use()
-            elif changes:
-                self._change_tenants(changes)
-                use = self._stored_use()
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
@@ -364,4 +368,11 @@ def read_ring_cursor(path: Path) -> tuple[int, int]:
 
 
 def _read_only(path: Path) -> closing[sqlite3.Connection]:
-    return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    db.text_factory = _text
+    return closing(db)
+
+
+def _text(value: bytes) -> str:
+    """A damaged topic, which a checksum finds later. SQLite's own conversion fails for the whole query."""
+    return value.decode("utf-8", "replace")

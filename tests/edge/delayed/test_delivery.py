@@ -184,7 +184,8 @@ def test_a_damaged_file_is_renamed_and_the_broker_starts(runtime_directory: Path
     assert (tmp_path / "state" / "delayed.sqlite.bad").exists()
 
 
-def test_a_flipped_byte_drops_one_message(runtime_directory: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["payload = x'00'", "topic = CAST(x'74FF' AS TEXT)"])
+def test_a_flipped_byte_drops_one_message(runtime_directory: Path, tmp_path: Path, damage: str) -> None:
     broker = broker_of(runtime_directory, tmp_path)
     with broker:
         client = Paho(broker.port, "c")
@@ -193,12 +194,12 @@ def test_a_flipped_byte_drops_one_message(runtime_directory: Path, tmp_path: Pat
         wait_until(lambda: len(listed(broker)) == 2)
         client.stop()
     with sqlite3.connect(tmp_path / "state" / "delayed.sqlite") as database:
-        database.execute("UPDATE message SET payload = x'00' WHERE payload = CAST('damaged' AS BLOB)")
+        database.execute(f"UPDATE message SET {damage} WHERE payload = CAST('damaged' AS BLOB)")
         database.execute("UPDATE message SET due_ns = 0")
     database.close()
     with broker:
         client = Paho(broker.port, "c")
         wait_until(lambda: listed(broker) == [])
         report = json.loads(brim(broker, "status", "--json").stdout)["delayed"]
-        assert (report["damaged"], report["delivered"]) == (1, 1)
+        assert (report["damaged"], report["delivered"], report["bytes"]) == (1, 1, 0)
         client.stop()
