@@ -93,7 +93,7 @@ def _list(view: LogView) -> CommandResult:
     warnings = [f"WARNING  {row['base']}: {row['reason']}" for row in rows if row["state"] == "lost"]
     if damaged:
         warnings.append(f"WARNING  {damaged} damaged places; see `brim segments verify`")
-    summary = f"{counted(len(rows), 'segment')}, {bytes_in_words(total)}"
+    summary = f"{counted(len(rows), 'segment')}, {bytes_in_words(total)} on the disk"
     return CommandResult({"segments": rows}, [*table(shown, _COLUMNS), summary, *warnings], well=not warnings)
 
 

@@ -70,7 +70,8 @@ def test_each_segment_is_listed_with_what_is_in_it(directory, capsys):
     assert status == 0
     assert lines[0].split() == ["LOG", "SEGMENT", "STATE", "SIZE", "RECORDS", "FROM", "TO", "RINGS"]
     assert [line.split()[0] for line in lines[1:]] == [".", ".", ".", "own-0", "4"]
-    assert lines[-1].startswith("4 segments")
+    assert lines[-1].startswith("4 segments, ")
+    assert lines[-1].endswith(" on the disk")
     _, found = told(capsys, "ls", "--log", directory)
     counts = [it["records"] for it in found["segments"]]
     assert (min(counts) > 0, sum(counts[:3]), counts[3]) == (True, 30, 3)
