@@ -68,6 +68,9 @@ class Peer:
         self._writer.transport.abort()
 
 
+ACCEPT_TURNS = 4  # of the loop, after which a connection that was being accepted has arrived
+
+
 class ScriptedBroker:
     """Hands out the connections it gets."""
 
@@ -120,6 +123,10 @@ async def scripted() -> AsyncIterator[ScriptedBroker]:
     try:
         yield broker
     finally:
+        for listener in server.sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())  # accept no more
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
         server.close()
         broker.close()
         await server.wait_closed()
