@@ -520,5 +520,5 @@ class Bridge:
 
 
 def _kind_of(error: BaseException) -> str:
-    """The error without times and names of files, so that tries with one cause have one text."""
-    return re.sub(r"[\d.]+ ?[mµn]?s\b|\S+\.(?:brim|parquet)\S*", "", str(error))
+    """The error without times, names of files and long numbers: tries with one cause have one text."""
+    return re.sub(r"[\d.]+ ?[mµn]?s\b|\S+\.(?:brim|parquet)\S*|\d{6,}", "", str(error))

@@ -383,7 +383,9 @@ def test_a_sink_that_refuses_each_second_file_is_logged_once(
     runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = FailingSink(tmp_path / "lake")
-    sink.before = [SinkUnavailable("refused"), None] * 5
+    for number in range(5):
+        name, request = f"s3://lake/dt=2026-01-31/{number:016d}-default.brim", 10**9 + number
+        sink.before += [SinkUnavailable(f"{name}: refused in {number} ms: request {request}"), None]
     with (
         ring(runtime_directory) as made,
         caplog.at_level(logging.INFO),
