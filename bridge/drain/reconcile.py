@@ -149,7 +149,7 @@ def _from(store: MergingStore, edge: str, day: str, number: int) -> Iterator[Fil
     directory = f"edge={edge}/dt={day}/"
     for entry in store.entries(directory, f"{directory}{number:016d}"):
         name = FileName.parse(as_drained(entry.path))
-        if name is not None:
+        if name is not None and name.drain_seq >= number:  # staged files are listed behind all numbers
             yield from _replaced(store, name, entry.path) if name.merged else (name,)
 
 
