@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edge.cli.mqtt_options import client_of, will_of
+from edge.cli.mqtt_options import UsageError, client_of, will_of
 from edge.local.arrivals import Arrival, messages_of_batch
 from edge.local.payloads import property_fields
 from edge.log.log_place import place_of
@@ -103,11 +103,16 @@ def _is_after(message: Arrival, place: LogPlace) -> bool:
 
 
 async def from_zeromq(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
-    """Subscribe to a broker's ZeroMQ endpoint on this machine."""
+    """Subscribe to the ZeroMQ endpoint of the broker on this machine."""
+    from edge.local.protocol import Connection, Report, Status
     from edge.local.zmq_subscription_asyncio import ZmqSubscription
 
+    with Connection(args.runtime_dir) as connection:  # ZeroMQ itself would wait for a broker without a word
+        zmq = connection.request(Status(), Report).report["zmq"]
+    if zmq is None:
+        raise UsageError("this broker has no ZeroMQ endpoint", hint="set zmq.enabled = true, or use --shm")
     gaps = 0
-    async with ZmqSubscription(args.filters, runtime_dir=args.runtime_dir) as messages:
+    async with ZmqSubscription(args.filters, endpoint=zmq["endpoint"]) as messages:
         async for topic, header, payload in messages:
             fields = {
                 "qos": header.qos,

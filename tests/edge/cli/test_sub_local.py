@@ -97,11 +97,13 @@ def test_rates_are_counted_in_memory_too(broker: Broker) -> None:
     assert last["bytes_per_s"] == pytest.approx(8 * last["messages_per_s"], abs=1)
 
 
-def test_without_a_broker_shared_memory_says_so(runtime_directory: Path) -> None:
-    line = [*BRIM, "sub", "#", "--shm", "--runtime-dir", str(runtime_directory)]
+@pytest.mark.parametrize("way", ["--shm", "--zmq"])
+def test_without_a_broker_an_error_names_the_remedy(runtime_directory: Path, way: str) -> None:
+    line = [*BRIM, "sub", "#", way, "--runtime-dir", str(runtime_directory)]
     done = subprocess.run(line, capture_output=True, cwd=ROOT, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 3
     assert done.stderr.startswith(b"brim sub: ")
+    assert b"start one with `brim run`" in done.stderr
 
 
 def test_messages_in_memory_are_shown_from_a_place_on(broker: Broker) -> None:
