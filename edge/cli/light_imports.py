@@ -2,8 +2,9 @@
 
     msgspec   without typing_extensions, which imports inspect: 1 MB, and 10 ms of the start. Other packages
               install it; Python 3.11 has the same names.
-    asyncio   without inspect, ast and dis, 1 MB: for the text of a callback that has failed. Without ssl,
-              libssl and libcrypto, 4 MB: for TLS of asyncio. TLS of MQTT clients does not use it.
+    asyncio   without inspect, ast and dis, 1 MB: for the text of a callback that has failed; Python 3.14
+              needs them. Without ssl, libssl and libcrypto, 4 MB: for TLS of asyncio. TLS of MQTT clients
+              does not use it.
     pyarrow   for `brim sql`, without pandas, which the first scalar imports to recognise values of pandas:
               40 MB, and half of the time of all imports.
 

@@ -14,6 +14,10 @@ UNKNOWN = "unrecognized arguments: "  # of argparse
 class VerbParser(argparse.ArgumentParser):
     """Parser with errors of two lines, as those of the verbs."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.color = False  # Python 3.14 would colour the help, whatever --color requests
+
     def parse_known_args(self, *words: Any, **options: Any) -> Any:
         """Parse the arguments of a verb, or of a verb in a verb.
 

@@ -9,7 +9,9 @@ import pytest
 from tests.support.project import ROOT
 
 # Modules that libraries import in case they are needed. typing_extensions is in the environment of the tests.
-UNUSED = ["ast", "copy", "dataclasses", "dis", "inspect", "ssl", "typing_extensions"]
+UNUSED = ["ssl", "typing_extensions"]
+if sys.version_info < (3, 14):  # asyncio has dataclasses since
+    UNUSED += ["ast", "copy", "dataclasses", "dis", "inspect"]
 
 RUN = """
 import atexit, sys
@@ -23,7 +25,7 @@ import sys
 from edge.cli.light_imports import import_asyncio
 import_asyncio(with_tls=True)
 import asyncio, ssl
-assert "inspect" not in sys.modules
+assert "inspect" not in sys.modules or sys.version_info >= (3, 14)
 assert asyncio.sslproto.ssl is ssl
 
 class NoDescriptors:
