@@ -387,8 +387,7 @@ class SessionJournal:
         snapshot = self._snapshot()
         if self._call is None or at_once:
             if self._thread is not None:  # an older snapshot of the thread must not be written last
-                self._thread.shutdown()
-                self._thread = None
+                self._thread.submit(int).result()
             self._finish(self._round, position, offset, self._write(position, snapshot, spare=spare))
             return
         assert self._thread is not None  # with `call`

@@ -138,6 +138,16 @@ def test_snapshots_are_written_while_no_thread_can_be_started(monkeypatch: pytes
         assert everything(reader(lives.restart())) == list(range(10_000))
 
 
+def test_a_snapshot_at_once_leaves_the_thread_for_later_ones() -> None:
+    with Lives() as lives:
+        bench, _ = begun(lives)
+        journal = bench.broker.journal
+        journal.save_snapshot(at_once=True)
+        due_round = journal.request_snapshot()
+        bench.settle(2_000)
+        assert journal.saved_round == due_round
+
+
 def test_a_directory_in_place_of_the_snapshot_is_named_with_its_remedy() -> None:
     with Lives() as lives:
         bench, _ = begun(lives)
