@@ -520,6 +520,7 @@ class Broker:
                 properties, expiry_flag = message_of(will)
                 # CONNACK of MQTT 3.1.1 cannot announce qos_max
                 qos = min(will.qos, self._engine_limits.qos_max)
+                session = self.sessions.get(client_info.client_id)  # No Local holds for the will too
                 self.own_messages.publish(
                     will.topic,
                     will.payload,
@@ -529,6 +530,7 @@ class Broker:
                     expiry_flag,
                     key_of(client_info),
                     author_of(client_info),
+                    session.handle if session is not None else 0,
                 )
             else:
                 log.info(

@@ -29,6 +29,7 @@ class _InternalMessage(Struct, frozen=True):
     properties: bytes
     owner: bytes = b""  # key of edge.broker.owners: a retained message counts for this owner
     author: bytes = b""  # author (edge.broker.retained_authors) of a retained message
+    publisher: int = 0  # handle of a session: its subscriptions with No Local do not get the message
 
 
 class InternalPublisher:
@@ -63,6 +64,7 @@ class InternalPublisher:
         expiry_flag: int = 0,
         owner: bytes = b"",
         author: bytes = b"",
+        publisher: int = 0,
     ) -> bool:
         """Store a message and deliver it. False if it was dropped, which is counted.
 
@@ -70,7 +72,7 @@ class InternalPublisher:
         the ring is full and its publishers wait, this message waits too.
         """
         flags = qos | expiry_flag | (FLAG_RETAIN if retain else 0)
-        return self._publish(_InternalMessage(topic, payload, flags, properties, owner, author))
+        return self._publish(_InternalMessage(topic, payload, flags, properties, owner, author, publisher))
 
     def store(
         self, topic: str, payload: bytes, qos: int, retain: bool, properties: bytes, expiry_flag: int
@@ -112,7 +114,9 @@ class InternalPublisher:
         owner, author = message.owner, message.author
         if message.flags & FLAG_RETAIN and not owner and (prefix := prefix_in(message.topic)):
             owner, author = owner_in(prefix), UNKNOWN_AUTHOR  # such as a delayed message
-        return self._engine.publish(topic, message.payload, message.flags, message.properties, owner, author)
+        return self._engine.publish(
+            topic, message.payload, message.flags, message.properties, owner, author, message.publisher
+        )
 
     def _wait(self, message: _InternalMessage) -> bool:
         if len(self._waiting) >= WAITING_MAX:

@@ -417,12 +417,20 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
         """
 
     def publish(
-        self, topic: int, payload: bytes, flags: int, properties: bytes, owner: bytes, author: bytes, /
+        self,
+        topic: int,
+        payload: bytes,
+        flags: int,
+        properties: bytes,
+        owner: bytes,
+        author: bytes,
+        publisher: int,
+        /,
     ) -> int:
         """Append and route a message of this process: OK, FULL (try again), or another code: dropped and
         counted. `flags` FLAG_QOS, FLAG_RETAIN, FLAG_EXPIRY; `properties` as in a record, b"" for none. A
         retained message counts for `owner` (key of edge.broker.owners), and has this `author`
-        (edge.broker.retained_authors).
+        (edge.broker.retained_authors). `publisher`: session that does not get it by No Local; 0: none.
         """
 
 

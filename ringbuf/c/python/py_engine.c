@@ -549,7 +549,8 @@ static PyMethodDef engine_methods[] = {
     {"retained_message", FAST(engine_retained_message),
      "(topic, payload_max) -> (flags, timestamp_ns, properties, payload length, payload, withheld) | None"},
     {"retained_route", ONE(engine_retained_route), "(topic) -> how many get it"},
-    {"publish", FAST(engine_publish), "(topic, payload, flags, properties, owner, author) -> RB_*"},
+    {"publish", FAST(engine_publish),
+     "(topic, payload, flags, properties, owner, author, publisher) -> RB_*"},
     {0},
 };
 

@@ -408,12 +408,14 @@ PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_topic *topic;
     HELD_VIEW payload = {0}, properties = {0};
-    unsigned long long flags;
+    unsigned long long flags, publisher;
     uint64_t end;
-    if (take(count, 6) != 0 || view_of(args[1], &payload) != 0 || view_of(args[3], &properties) != 0 ||
-        topic_from(self, args[0], &topic) != 0 || unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0)
+    if (take(count, 7) != 0 || view_of(args[1], &payload) != 0 || view_of(args[3], &properties) != 0 ||
+        topic_from(self, args[0], &topic) != 0 || unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0 ||
+        unsigned_of(args[6], UINT64_MAX, &publisher) != 0)
         return NULL;
     mq_message message = message_of(&payload, &properties, (uint32_t)flags, 0);
+    message.publisher = mq_slab_get(&self->engine->sessions, publisher);
     if (message_by(self, &message, args[4], args[5]) != 0)
         return NULL;
     int result = mq_append(self->engine, topic, &message, &end);

@@ -42,7 +42,7 @@ def retains(bench: Bench) -> tuple[int, int]:
     topic = bench.broker.own_messages.topic_of("own")
     assert topic is not None
     for _ in range(20):
-        bench.engine.publish(topic, bytes(100_000), 0, b"", b"", b"")
+        bench.engine.publish(topic, bytes(100_000), 0, b"", b"", b"", 0)
     return EventKind.JOURNAL, 1
 
 

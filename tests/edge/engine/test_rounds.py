@@ -209,7 +209,7 @@ def test_a_ring_may_be_removed_before_the_end_of_its_records_is_announced() -> N
         rings = [bench.engine.add_ring(writer, 0, False) for writer in writers]
         for number, ring in enumerate(rings):
             topic = bench.engine.topic_add(b"%d" % number, ring, False, 0, b"")
-            assert bench.engine.publish(topic, b"", 0, b"", b"", b"") == OK
+            assert bench.engine.publish(topic, b"", 0, b"", b"", b"", 0) == OK
         bench.engine.remove_ring(rings[0])
         bench.settle()
 

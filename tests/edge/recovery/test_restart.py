@@ -463,7 +463,7 @@ def test_what_was_stored_just_before_the_end_is_routed(lives: Lives) -> None:
     topic = bench.broker.router.topic_of("a")
     assert topic is not None
     bench.engine.journal_close()  # as if the broker had died behind the commit
-    bench.engine.publish(topic, b"2", 1, b"", b"", b"")
+    bench.engine.publish(topic, b"2", 1, b"", b"", b"", 0)
     _, packets = connect(lives.restart())
     assert [payload for payload, *_ in told(packets)] == [b"1", b"2"]
 
