@@ -76,7 +76,7 @@ def test_credentials_that_a_store_refuses_are_said_until_they_are_put_right(
                 assert "check the credentials of the bridge" in said
                 assert "sesame" not in said
         with draining(runtime_directory, tmp_path, account.options) as bridge:
-            for actions, what in ((["s3:No"], ".lease"), (["s3:GetObject", "s3:PutObject"], "list request")):
+            for actions, what in ((["s3:No"], "list request"), (["s3:ListBucket"], ".lease")):
                 account.allow(*actions)
                 wait_until(partial(_has_failed, bridge, what, "AccessDenied"))
                 assert "check the credentials of the bridge" in shown(runtime_directory, capsys)[1]
