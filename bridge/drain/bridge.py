@@ -103,7 +103,7 @@ class Bridge:
         self._calm_at = time.monotonic()  # time when a record was drained last, or none waited
         self._stall_logged = False
         self._logged: dict[str, float] = {}  # failures without their names and numbers: time of the log line
-        self._failure_logged = False  # that of now
+        self._logged_kind = ""  # kind of the failure that was logged since the last success
         self._meter: LagMeter | None = None
         self._merger: Merger | None = None
         self._flush: threading.Event | None = None
@@ -384,9 +384,9 @@ class Bridge:
             if drain.failing:  # a file is sent again: only its answer shows that the sink is back
                 self._condition = "retrying"
                 return wait
-            if self._failure_logged:
+            if self._logged_kind:
                 log.info("bridge continued name=%s failures=%d", self.settings.name, self._backoff.failures)
-            self._failure_logged = False
+            self._logged_kind = ""
             self._backoff.reset()
             self._error = None
             self._condition = "idle" if wait > 0 else "draining"
@@ -422,7 +422,7 @@ class Bridge:
         if self._is_news(condition, error):
             reason = f"{error}; {error.hint}" if error.hint else str(error)
             log.warning("bridge %s name=%s reason=%s", condition, self.settings.name, reason)
-            self._failure_logged = True
+            self._logged_kind = _kind_of(error)
         log.debug(
             "bridge retry scheduled name=%s in_s=%.1f failures=%d",
             self.settings.name,
@@ -435,7 +435,7 @@ class Bridge:
         """True if a failure is to be logged. A store that refuses some requests fails many times a minute."""
         text, now = _kind_of(error), time.monotonic()
         known = condition != "blocked" and now - self._logged.get(text, -math.inf) < LOGGED_AGAIN_S
-        if known or (self._error is not None and text == _kind_of(self._error)):
+        if known or text == self._logged_kind:
             return False
         if len(self._logged) >= LOGGED_MAX:
             self._logged.clear()

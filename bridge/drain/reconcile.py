@@ -22,7 +22,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 from bridge.drain.checkpoint import Checkpoint
-from bridge.errors import DrainedFileError
+from bridge.errors import DrainedFileError, SinkError
 from bridge.format.cursor import Cursor
 from bridge.format.file_name import FileName, as_drained
 from bridge.format.lake_epoch import ring_epoch
@@ -55,6 +55,7 @@ def reconcile(
     names = sorted(set(_named(sink, checkpoint.edge, "", whole=checkpoint.fresh)))
     if not _has_strange(checkpoint, names):
         return False
+    names = _without_doubles(sink, checkpoint, names)
     newer = list(_open(checkpoint, names))
     last = newer[-1]
     log.warning(
@@ -90,6 +91,31 @@ def is_there(sink: FileSink, intent: WriteIntent, edge: str) -> bool:
     """True if the sink has this file."""
     name = _plain(intent.name(edge))
     return name in map(_plain, _named(sink, edge, f"dt={name.day}/{name.drain_seq:016d}-"))
+
+
+def _without_doubles(sink: FileSink, checkpoint: Checkpoint, names: list[FileName]) -> list[FileName]:
+    """Remove files in flight whose numbers another bridge has given, too. Return the other names.
+
+    This process was stopped between its look at the lease and a put. The records are drained again.
+    """
+    ours = {_plain(intent.name(checkpoint.edge)) for intent in checkpoint.intents}
+    others = {name.drain_seq for name in names if _plain(name) not in ours}
+    doubled = {_plain(name) for name in names if _plain(name) in ours and name.drain_seq in others}
+    store = merging_store(sink)
+    if store is None or not doubled:
+        return names
+    paths: dict[str, FileName] = {}
+    for day, number in {(name.day, name.drain_seq) for name in doubled}:
+        for path in store.names(f"edge={checkpoint.edge}/dt={day}/{number:016d}-"):
+            if (name := FileName.parse(as_drained(path))) is not None and _plain(name) in doubled:
+                paths[path] = _plain(name)
+    log.warning("files removed, another bridge has given their numbers paths=%s", ",".join(paths))
+    try:
+        store.remove(list(paths))
+    except SinkError as error:
+        log.error("files not removed, their numbers are given twice reason=%s", error)
+        return names
+    return [name for name in names if _plain(name) not in paths.values()]
 
 
 def _settle_intents(checkpoint: Checkpoint, names: list[FileName]) -> None:

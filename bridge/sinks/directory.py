@@ -112,9 +112,9 @@ class DirectorySink:
             with self._making:
                 self._make_directory(directory)
                 self._lock(directory)
+                if not os.access(directory, os.W_OK | os.X_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
                 had_other, self._had_other = self._had_other, False
-            if not os.access(directory, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
         except OSError as error:
             self._synced.clear()
             raise _unavailable(directory, error) from error
@@ -159,10 +159,15 @@ class DirectorySink:
             holder = os.pread(fd, HOLDER_MAX_BYTES, 0)
             os.close(fd)
             raise refusal(str(directory), holder_in(holder), self._holder) from error
+        except OSError:
+            os.close(fd)
+            raise
         if self._holder is not None:
-            self._had_other |= last_holder_in(os.pread(fd, HOLDER_MAX_BYTES, 0)) != self._holder.key
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(holder_as_dict(self._holder)).encode(), 0)
+            try:
+                self._had_other |= _replace_holder(fd, self._holder) != self._holder.key
+            except OSError:  # such as a full disk: the next begin() takes the lock again
+                os.close(fd)
+                raise
         self._locks[directory] = fd
         _sweep(directory)
 
@@ -256,6 +261,14 @@ class DirectorySink:
         """See Sink."""
         for directory in list(self._locks):
             self._unlock(directory)
+
+
+def _replace_holder(fd: int, holder: Holder) -> str:
+    """Write the holder into the lock file. Return the key of the last one. Raises OSError."""
+    last = last_holder_in(os.pread(fd, HOLDER_MAX_BYTES, 0))
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, json.dumps(holder_as_dict(holder)).encode(), 0)
+    return last
 
 
 def _has_name(descriptor: int | None) -> bool:

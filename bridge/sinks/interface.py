@@ -60,8 +60,9 @@ class FileSink(Protocol):
         """Stored names that begin with `prefix`, in any order.
 
         Called for all names of an edge, "edge=.../", when a checkpoint is new, to continue behind them.
-        Called for the names of one number, "edge=.../dt=.../0000000000000007-", at each start; and after a
-        crash, to find out whether a file that can no longer be read has arrived. Raises SinkUnavailable.
+        Called for the names of one number, "edge=.../dt=.../0000000000000007-", at the start if the sink is
+        no MergingStore; and after a crash, to find out whether a file that can no longer be read has arrived.
+        Raises SinkUnavailable.
         """
 
     def close(self) -> None:

@@ -19,8 +19,9 @@ A directory has a lock of the file system instead (directory.py).
 No two clocks are compared: a waiting bridge measures with its own clock how long the object is unchanged.
 That clock counts the time in which a machine is suspended. A holder that could not renew for longer than
 RENEW_S puts nothing before it has renewed. RENEW_S and the longest put together are less than LEASE_S, so no
-file is put under a lease that was lost, unless the process is stopped meanwhile. It looks again
-after the put, and removes the file (object_store.py).
+file is put under a lease that was lost, unless the process is stopped meanwhile. The lease is checked again
+after the put. The next begin of the drain removes such a file if another bridge has given its number, too
+(bridge/drain/reconcile.py).
 
 On one machine two bridges may be the same holder. There the name of a socket keeps the second one out; the
 kernel removes the name with its process.

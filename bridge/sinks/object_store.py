@@ -138,20 +138,8 @@ class ObjectSink:
                 self._obstore.put(self._store, file.name, file.parts, mode="create", use_multipart=False)
             except self._already_exists:
                 self._compare(file)
-                return
             if lease is not None:
-                self._keep_or_remove(lease, file.name)
-
-    def _keep_or_remove(self, lease: Lease, name: str) -> None:
-        """Remove a file that was put on a lost lease: this process was stopped meanwhile.
-
-        Another bridge may have given its number. Raises SinkUnavailable.
-        """
-        try:
-            lease.keep()
-        except SinkUnavailable:
-            self._obstore.delete(self._store, name)
-            raise
+                lease.keep()  # lost: the next begin() finds out if another bridge has given this number
 
     def _compare(self, file: DrainedFile) -> None:
         """Return if the stored file is this file, by its footer, which has a checksum of the rest.

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bridge.backoff import Backoff
+from bridge.drain import bridge as bridge_module
 from bridge.drain.bridge import Bridge
 from bridge.errors import BridgeError, CheckpointBusy, InvalidCommand, SinkConflict, SinkUnavailable
 from bridge.format.file_builder import DrainedFile
@@ -398,3 +399,17 @@ def test_a_sink_that_refuses_each_second_file_is_logged_once(
     logged = [record.getMessage() for record in caplog.records if record.name == "bridge.drain.bridge"]
     assert sum("retrying" in line for line in logged) == 1
     assert sum("continued" in line for line in logged) == 1
+
+
+def test_an_outage_after_a_short_failure_of_the_same_kind_is_logged(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge_module, "LOGGED_AGAIN_S", 0.5)
+    sink, away = FailingSink(tmp_path / "lake"), SinkUnavailable("away")
+    sink.before = [away, None, *[away] * 1000]
+    lines = caplog.records
+    with ring(runtime_directory) as made, running(settings(runtime_directory, tmp_path), sink) as bridge:
+        publish(made, 1)
+        wait_until(lambda: bridge.state().drain_seq == 1)
+        publish(made, 1)
+        wait_until(lambda: sum("retrying" in line.getMessage() for line in lines) == 2)

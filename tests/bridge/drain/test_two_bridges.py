@@ -1,8 +1,11 @@
 """Two bridges for one edge and place, one after the other or in turns: no number is given twice."""
 
 import time
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from bridge.format.file_name import FileName
 from bridge.format.installation import Installation
 from bridge.sinks import lease
 from bridge.sinks.object_store import ObjectSink
+from ringbuf import Ring
 from tests.support.bridges import (
     EPOCH,
     FailingSink,
@@ -63,32 +67,89 @@ def test_a_bridge_that_was_killed_sees_what_another_has_put_under_the_numbers_th
     assert not any(it.lost or it.skipped for it in found)
 
 
-@pytest.mark.parametrize("days_off", [0, 2, -2])
-def test_machines_with_one_edge_id_that_hold_the_lease_in_turns_give_no_number_twice(
-    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days_off: int
-) -> None:
-    obstore = pytest.importorskip("obstore", reason="needs obstore: pip install 'brim[objects]'")
-    monkeypatch.setattr(lease, "LEASE_S", 0.0)  # an idle holder is followed at once
-    monkeypatch.setattr(lease, "RENEW_S", 0.0)
-    store, machines = obstore.store.MemoryStore(), []
+Machine = tuple[Ring, SteppedDrain]
+
+
+@contextmanager
+def two_machines(
+    runtime_directory: Path, directory: Path, store: Any, days_off: int
+) -> Iterator[list[Machine]]:
+    """Two machines with one edge id, of which the second has a clock that is some days ahead."""
+    machines = []
     with ExitStack() as stack:
         for name, days in ("one", 0), ("two", days_off):
-            runtime, root = runtime_directory / name, tmp_path / name
+            runtime, root = runtime_directory / name, directory / name
             runtime.mkdir()
             Installation.open(root / "state").begin_life(EPOCH)
             made = stack.enter_context(ring(runtime))
             sink = stack.enter_context(closing(ObjectSink(store, "memory://lake")))
             clock = DaysAhead(days)
             machines.append((made, stack.enter_context(drain(settings(runtime, root), sink, clock=clock))))
+        yield machines
+
+
+@pytest.fixture
+def obstore(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The library, with leases that are over at once."""
+    monkeypatch.setattr(lease, "LEASE_S", 0.0)  # an idle holder is followed at once
+    monkeypatch.setattr(lease, "RENEW_S", 0.0)
+    module: ModuleType = pytest.importorskip("obstore", reason="needs obstore: pip install 'brim[objects]'")
+    return module
+
+
+def files_in(obstore: ModuleType, store: Any) -> list[FileName]:
+    names = [FileName.parse(entry["path"]) for entries in obstore.list(store) for entry in entries]
+    return [name for name in names if name is not None]
+
+
+@pytest.mark.parametrize("days_off", [0, 2, -2])
+def test_machines_with_one_edge_id_that_hold_the_lease_in_turns_give_no_number_twice(
+    runtime_directory: Path, tmp_path: Path, obstore: ModuleType, days_off: int
+) -> None:
+    store = obstore.store.MemoryStore()
+    with two_machines(runtime_directory, tmp_path, store, days_off) as machines:
         for _ in range(3):
             for made, drained in machines:
                 publish(made, 5)
                 drain_after_refusals(drained)
-    names = [FileName.parse(entry["path"]) for entries in obstore.list(store) for entry in entries]
-    files = [name for name in names if name is not None]
+    files = files_in(obstore, store)
     assert sorted(name.drain_seq for name in files) == list(range(1, 7))
     assert len({name.epoch for name in files}) == 2
     assert sorted(name.first_offset for name in files) == [0, 0, 5, 5, 10, 10]
+
+
+@pytest.mark.parametrize("other_puts", [True, False])
+def test_a_file_that_was_put_on_a_lost_lease_stays_unless_its_number_was_given_again(
+    runtime_directory: Path,
+    tmp_path: Path,
+    obstore: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    other_puts: bool,
+) -> None:
+    store, put = obstore.store.MemoryStore(), obstore.put
+    with two_machines(runtime_directory, tmp_path, store, 0) as ((first, stopped), (second, other)):
+        for made in (first, second):
+            publish(made, 5)
+
+        def stop_and_put(store: object, path: str, *arguments: Any, **options: Any) -> Any:
+            if "/dt=" not in path:
+                return put(store, path, *arguments, **options)
+            monkeypatch.setattr(obstore, "put", put)
+            if other_puts:
+                drain_after_refusals(other)  # it gives the same number
+                return put(store, path, *arguments, **options)
+            result = put(store, path, *arguments, **options)
+            drain_after_refusals(other)  # it finds the number taken
+            return result
+
+        monkeypatch.setattr(obstore, "put", stop_and_put)
+        drain_after_refusals(stopped)
+    files = files_in(obstore, store)
+    assert sorted(name.drain_seq for name in files) == [1, 2]
+    assert len({name.epoch for name in files}) == 2
+    assert [name.first_offset for name in files] == [0, 0]
+    winner = other if other_puts else stopped
+    assert [winner.installation.owns(name.epoch) for name in sorted(files)] == [True, False]
 
 
 class DaysAhead(type(SYSTEM)):  # type: ignore[misc]

@@ -6,16 +6,12 @@ from typing import Any, ClassVar
 import pytest
 
 from bridge.errors import SinkUnavailable
-from bridge.format.installation import Holder
-from bridge.sinks import lease as lease_module
 from bridge.sinks.lease import LEASE_S, RENEW_S, Lease, this_machine
-from bridge.sinks.object_store import ObjectSink
 
 obstore = pytest.importorskip("obstore", reason="needs obstore: pip install 'brim[objects]'")
 pytest.importorskip("moto", reason="needs moto: pip install 'moto[s3,server]'")
 
 from tests.support import azure_server  # noqa: E402
-from tests.support.drained_files import drained_file_of  # noqa: E402
 from tests.support.s3_server import make_bucket, options, s3_server  # noqa: E402
 
 
@@ -151,32 +147,6 @@ def test_an_answer_of_another_server_is_no_lease(machines: Any, monkeypatch: pyt
             lease.take()
     assert "portal" in caught.value.hint
     lease.take()
-
-
-def test_a_file_that_is_put_after_the_lease_was_lost_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by a process that is stopped between its look at the lease and the put."""
-    monkeypatch.setattr(lease_module, "LEASE_S", 0.0)
-    monkeypatch.setattr(lease_module, "RENEW_S", 0.0)
-    store, put = obstore.store.MemoryStore(), obstore.put
-    stopped, other = ObjectSink(store, "memory://lake"), ObjectSink(store, "memory://lake")
-    stopped.hold_as(Holder("1" * 32, "boot", "1.1", "one"))
-    other.hold_as(Holder("2" * 32, "boot", "2.2", "two"))
-    stopped.begin("edge-1")
-
-    def stop_and_put(store: Any, path: str, *arguments: Any, **options: Any) -> Any:
-        if path == file.name:
-            other.begin("edge-1")
-        return put(store, path, *arguments, **options)
-
-    file = drained_file_of(0, 9)
-    with monkeypatch.context() as patched:
-        patched.setattr(obstore, "put", stop_and_put)
-        with pytest.raises(SinkUnavailable, match="taken over"):
-            stopped.put(file)
-    assert not list(other.names("edge=edge-1/"))
-    other.put(file)
-    stopped.close()
-    other.close()
 
 
 def test_a_store_without_conditions_has_no_leases(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:

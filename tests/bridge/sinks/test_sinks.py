@@ -445,3 +445,18 @@ def test_a_file_system_without_hard_links_is_named_as_the_cause(
         sink.put(drained_file_of(0, 9))
     assert "hard links" in caught.value.hint
     sink.close()
+
+
+def test_a_full_disk_that_refuses_the_name_of_the_holder_keeps_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    sink = DirectorySink(tmp_path / "lake")
+    sink.hold_as(Holder("1" * 32, "boot", "1.1", "one"))
+    with monkeypatch.context() as patched, pytest.raises(SinkUnavailable, match="No space"):
+        patched.setattr(os, "pwrite", refuse)
+        sink.begin("edge-1")
+    sink.begin("edge-1")
+    sink.close()
