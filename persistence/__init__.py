@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from persistence.files import Files, OsFiles
     from persistence.log.log import Log
     from persistence.log.log_thread import LogThread
-    from persistence.log.log_writer import LoggedRing, LogWriter
+    from persistence.log.log_writer import LogAbsence, LoggedRing, LogWriter
     from persistence.log.recovery import RecoveryReport
     from persistence.read.log_reader import Epoch, LogReader, RingEnd
     from persistence.segment.scan import DamagedRange
@@ -35,6 +35,7 @@ __all__ = [
     "EpochConflict",
     "Files",
     "Log",
+    "LogAbsence",
     "LogClosed",
     "LogError",
     "LogLocked",
@@ -51,7 +52,7 @@ __all__ = [
 _HOMES = {
     "errors": ("EpochConflict", "LogClosed", "LogError", "LogLocked", "TooManyRings"),
     "files": ("Files", "OsFiles"),
-    "log.log_writer": ("LogWriter", "LoggedRing"),
+    "log.log_writer": ("LogAbsence", "LogWriter", "LoggedRing"),
     "log.log": ("Log",),
     "log.recovery": ("RecoveryReport",),
     "log.log_thread": ("LogThread",),

@@ -18,6 +18,7 @@ configuration would bring back old state.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -103,6 +104,7 @@ class StateFiles:
         self._directory = config.runtime_dir
         self._spill = SpillFile(config.runtime_dir)
         self._journal: SessionJournal | None = None
+        self._is_away = threading.Event()  # set while the journal's ring is not in its log, which fails
         self._closed = False
 
     @property
@@ -112,10 +114,10 @@ class StateFiles:
 
     def logged_ring(self) -> LoggedRing:
         """The ring of the journal, with its options for the log."""
-        from persistence import LoggedRing
+        from persistence import LogAbsence, LoggedRing
 
         options = (self.durability.sync_mode, self._sync_interval_ms, self._sync_bytes)
-        return LoggedRing(self.ring, *options, may_return=self._is_on_disk)
+        return LoggedRing(self.ring, *options, LogAbsence(self._is_away, self._is_on_disk))
 
     def trim(self, journal_log: Log) -> None:
         """Remove segments that a snapshot has made superfluous, whenever a segment is sealed."""
@@ -160,7 +162,9 @@ class StateFiles:
         reserve = None if self.durability.is_logged else Reserve(self._directory)
         on_disk = self.durability is Durability.DISK
         spare = tuple(self._places[0]) if self.durability.is_logged else ()
-        place = JournalTarget(self.ring, self._writer, files, on_disk, in_log_bytes, reserve, spare)
+        place = JournalTarget(
+            self.ring, self._writer, files, on_disk, in_log_bytes, reserve, spare, self._is_away.is_set
+        )
         offset = self.ring.extremes().end_offset
         try:
             broker.keep(place)

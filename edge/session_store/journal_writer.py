@@ -10,8 +10,8 @@ reads the journal back: edge/recovery/read_journal.py does.
 If the journal has no room for a record, a snapshot is written instead. It contains the whole state. No answer
 is sent until it is written. A snapshot is taken on the broker's thread (snapshot.py), and encoded and
 written on another. A failed snapshot is repeated every RETRY_S. Meanwhile the journal gets room by a snapshot
-in the spare files, in memory, which survives the death of the broker. Without them publishers wait while the
-journal is full.
+in the spare files, in memory, which survives the death of the broker, if the ring has left its log: a log
+must not continue what only memory has. Without them publishers wait while the journal is full.
 
 With a log, the journal is not full until the log has `in_log_bytes` of it that no snapshot contains: a
 restart reads there what the ring has overwritten.
@@ -91,6 +91,7 @@ class JournalTarget(NamedTuple):
     in_log_bytes: int = 0
     reserve: Reserve | None = None  # space for a snapshot in a full file system
     spare: tuple[Path, ...] = ()  # in memory, for snapshots that `files` do not take
+    may_spare: Callable[[], bool] = lambda: False  # True while the ring is not in its log; for any thread
 
 
 class _SnapshotResult(NamedTuple):
@@ -131,6 +132,8 @@ class SessionJournal:
         self._thread: ThreadPoolExecutor | None = None
         self._writing = False
         self._again = False  # True if another snapshot must follow the current one
+        self._room_due = False  # True if the journal needs room, and the current snapshot may fail to make it
+        self._failing = False  # True if the last snapshot failed
         self._round = 0  # number of the snapshot; the result of an overtaken one is ignored
         self.saved_round = 0  # number of the last snapshot that was written while clients are served
         self._may_log = LogThrottle(clock)
@@ -378,8 +381,9 @@ class SessionJournal:
         While one snapshot is being written the next must wait: the engine requests another for the rest.
         """
         if self._target is None or (self._writing and not at_once):
+            self._room_due |= self._writing and spare
             return
-        self._retry_s, self._again = float("inf"), False
+        self._retry_s, self._again, self._room_due = float("inf"), False, False
         if (position := self._engine.journal_end(at_once)) is None:
             return
         offset = self._target.ring.extremes().end_offset
@@ -406,7 +410,8 @@ class SessionJournal:
             return
         self._writing = False
         failed, is_saved = written
-        before, self.failure = self.failure, "" if failed is None else _reason_of(failed)
+        before, self._failing = self._failing, failed is not None
+        self.failure = "" if failed is None else _reason_of(failed)
         if is_saved:
             self._engine.journal_snapshot_saved(position, self._due_bytes())
         if failed is not None:
@@ -415,6 +420,8 @@ class SessionJournal:
                 details = pairs(reason=self.failure, again_in_s=RETRY_S)
                 log.error("session snapshot failed %s", details, exc_info=bug)
             self._retry_s = self._clock() + RETRY_S
+            if self._room_due:
+                self.save_snapshot()
             return
         self.saved_round = number
         self.on_snapshot(offset)
@@ -427,19 +434,26 @@ class SessionJournal:
 
     def _write(self, position: int, snapshot: Snapshot, *, spare: bool) -> _SnapshotResult:
         """Write the snapshot; return its exception: one left on the thread would end all snapshots."""
+        target = self._target
+        assert target is not None
+        if (failed := self._try(target.files, position, snapshot)) is None:
+            return _SnapshotResult(None, is_saved=True)
+        self.failure = _reason_of(failed)  # before the next question: from now on the ring may not return
+        if not (spare and target.spare and target.may_spare()):
+            return _SnapshotResult(failed, is_saved=False)
+        again = self._try([(path, False) for path in target.spare], position, snapshot)
+        return _SnapshotResult(failed, is_saved=again is None)
+
+    def _try(self, files: Iterable[tuple[Path, bool]], position: int, snapshot: Snapshot) -> Exception | None:
         assert self._target is not None
-        failed: Exception | None = None
-        for files in (self._target.files, tuple((path, False) for path in self._target.spare if spare)):
-            try:
-                for path, sync in files:
-                    origin = Origin(self._target.ring.epoch, position, self._wall_ns())
-                    self.snapshot_bytes = self._written(path, origin, snapshot, sync=sync)
-            except Exception as error:  # noqa: BLE001
-                failed = failed or error
-            else:
-                self.snapshots += bool(files)
-                return _SnapshotResult(failed, bool(files))
-        return _SnapshotResult(failed, is_saved=False)
+        try:
+            for path, sync in files:
+                origin = Origin(self._target.ring.epoch, position, self._wall_ns())
+                self.snapshot_bytes = self._written(path, origin, snapshot, sync=sync)
+        except Exception as error:  # noqa: BLE001
+            return error
+        self.snapshots += 1
+        return None
 
     def _written(self, path: Path, origin: Origin, snapshot: Snapshot, *, sync: bool) -> int:
         """Write one snapshot file and return its size. Raises OSError, also if the reserve has no space."""

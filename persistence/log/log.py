@@ -368,7 +368,7 @@ class Log(SealedSegments):
         header = SegmentHeader(self.worker, base, self._generation, self._salt(), self._clock_ns())
         opening = Pending.catalogue(dict(self._catalogue()))
         carried = self._carried
-        self._require_room()
+        self.require_room()
         handle, temporary = self._preallocator.take()
         try:
             active = ActiveSegment.begin(
@@ -399,7 +399,7 @@ class Log(SealedSegments):
         self._begin()
         return True
 
-    def _require_room(self) -> None:
+    def require_room(self) -> None:
         """Require that a segment is prepared, or that a new one leaves the disk's floor free.
 
         Raises OSError.

@@ -22,7 +22,7 @@ A round ends with a result code, and each code has one reaction:
 
 After a failure nothing is published before such a sync.  From the second failure in a row on, the state is
 read_only with the cause; rings fill up, and their writers reject records.  No unsafe record is acknowledged.
-A ring with `may_return` leaves the log then, and its writer continues; it returns before the log resumes.
+A ring with an LogAbsence leaves the log then, and its writer continues; it returns before the log resumes.
 The log resumes by itself.  An error at the begin of a segment has the same reaction.  A log that must not
 write (`blocked`, `removed`) keeps its segment.
 
@@ -36,6 +36,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -72,6 +73,17 @@ _REASONS = {
 }
 
 
+class LogAbsence(NamedTuple):
+    """Rule by which a ring leaves a log that fails. Both may be used by any thread.
+
+    `is_away`: set while the ring is not in the log. It is cleared before `may_return` is called.
+    `may_return`: True if the log need not have the records that the ring has lost meanwhile.
+    """
+
+    is_away: threading.Event
+    may_return: Callable[[], bool]
+
+
 class LoggedRing(NamedTuple):
     """A ring to be logged, with its options."""
 
@@ -79,9 +91,7 @@ class LoggedRing(NamedTuple):
     durability: Literal["interval", "disk"]
     sync_interval_ms: int = 1000
     sync_bytes: int = SYNC_BYTES
-    # The ring leaves a log that fails, and returns when this is True: its records are then safe elsewhere.
-    # None: it stays.
-    may_return: Callable[[], bool] | None = None
+    absence: LogAbsence | None = None  # the ring leaves a log that fails; None: it stays
 
 
 class Joined:
@@ -349,9 +359,12 @@ class LogWriter:
 
     def _break(self, joined: Joined, error: RingError) -> None:
         """Abandon a ring that cannot be read any further."""
-        reason = self.broken[joined.ring.name] = str(error)
-        log.error("ring no longer logged ring=%s reason=%s", joined.ring.name, reason)
         joined.c.leaving = True
+        self._note_broken(joined.ring.name, error)
+
+    def _note_broken(self, name: str, error: RingError) -> None:
+        reason = self.broken[name] = str(error)
+        log.error("ring no longer logged ring=%s reason=%s", name, reason)
         if self.state.on_change is not None:
             self.state.on_change()  # its publishers must not wait for the log any more
 
@@ -412,21 +425,37 @@ class LogWriter:
             self._send_away()
 
     def _send_away(self) -> None:
-        for joined in [it for it in self._joined.values() if it.logged_ring.may_return is not None]:
-            self.log.drop(joined.ring_id)
-            self._leave(joined)
-            self._away.append(joined.logged_ring)
+        for joined in list(self._joined.values()):
+            if joined.logged_ring.absence is not None:
+                self.log.drop(joined.ring_id)
+                self._leave(joined)
+                self._away.append(joined.logged_ring)
+                joined.logged_ring.absence.is_away.set()
 
     def _take_back(self) -> None:
         """Log the rings that have left again.  Raises OSError: no room, or they may not return."""
-        if self._away and not self.log.has_room(self.log.segment_bytes):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self._away:
+            self.log.require_room()
         for logged_ring in list(self._away):
-            if logged_ring.may_return is not None and not logged_ring.may_return():
-                name = logged_ring.ring.name
-                raise OSError(errno.EBUSY, f"the disk does not have what ring {name} continues")
-            self.add(logged_ring)
+            self._return(logged_ring)
             self._away.remove(logged_ring)
+
+    def _return(self, logged_ring: LoggedRing) -> None:
+        absence, name = logged_ring.absence, logged_ring.ring.name
+        assert absence is not None
+        absence.is_away.clear()
+        try:
+            if not absence.may_return():
+                raise OSError(
+                    errno.EBUSY, f"ring {name} has lost records that the disk lacks; free some space"
+                )
+            self.add(logged_ring)
+        except RingError as error:
+            absence.is_away.set()
+            self._note_broken(name, error)
+        except OSError:
+            absence.is_away.set()
+            raise
 
     def _works(self) -> None:
         if self.state.read_only:
@@ -476,6 +505,9 @@ def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
             ranges = reader.ranges(EXTENT_BYTES)
         except Overrun:  # a gap of damaged records: the log has them, or lacks them, too
             continue
+        except RingError:
+            reader.close()
+            raise
         if not ranges:
             break
         news = [part for part in ranges if part.offset + part.count > end.end_offset]
