@@ -223,30 +223,29 @@ def _explained(error: OSError, address: Address, timeout_s: float, *, secure: bo
     """Error with an explanation and a remedy."""
     text = f"cannot connect to {address}"
     if isinstance(error, TimeoutError):
-        hint = "check the address; a firewall, or a listener of another protocol, does not answer"
+        silent = "check the address; a firewall, or a listener of another protocol, does not answer"
         return ConnectTimeout(
-            f"{text}: no answer within {timeout_s:g} s", hint=f"{hint}; {_PLAIN}" if secure else hint
+            f"{text}: no answer within {timeout_s:g} s", hint=f"{silent}; {_PLAIN}" if secure else silent
         )
     if isinstance(error, socket.gaierror):
         return CannotConnect(
             f"{text}: host {address.host!a} is not known", hint="check the spelling, or the DNS"
         )
     if isinstance(error, ssl.SSLCertVerificationError):
-        hint = (
-            "connect by a name or address in its subjectAltName"
-            if error.verify_code in _OTHER_NAME
-            else _TRUST
-        )
+        is_other_name = error.verify_code in _OTHER_NAME
         return CannotConnect(
-            f"{text}: its certificate does not verify: {error.verify_message.rstrip('.')}", hint=hint
+            f"{text}: its certificate does not verify: {error.verify_message.rstrip('.')}",
+            hint="connect by a name or address in its subjectAltName" if is_other_name else _TRUST,
         )
     if isinstance(error, ssl.SSLError) and error.reason not in _NO_TLS:
         return CannotConnect(f"{text} by TLS: {error.reason or error}", hint=_PLAIN)
     if secure and (isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError)):
         return CannotConnect(f"{text} by TLS: that port has no TLS", hint=_PLAIN)
     if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
-        hint = "start a broker there (`brim run`), or name another host and port"
-        return CannotConnect(f"{text}: connection refused, no program listens there", hint=hint)
+        return CannotConnect(
+            f"{text}: connection refused, no program listens there",
+            hint="start a broker there (`brim run`), or name another host and port",
+        )
     hint = "" if secure else "check that the port is one of plain MQTT; for TLS use mqtts://, or --tls"
     if address.path:
         hint = "name the socket of a listener (`path` in [[listener]]), which this user may open"

@@ -34,7 +34,6 @@ from edge.consumers.groups import ConsumerGroup
 from edge.consumers.log_read_thread import LogReadThread
 from edge.consumers.registry import GroupRegistry
 from edge.consumers.ring_source import Overwritten, RingRecords
-from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.mqtt.errors import ProtocolError, Version
 from edge.mqtt.primitives import Body
@@ -96,8 +95,6 @@ class DeadLetterPublisher:
         self._clock = clock
         self._counts = counts
         self._faults = faults
-        self._may_log = LogThrottle(clock)
-        self._queued = 0  # since the last line of the log
 
     def look(self, now_s: float) -> None:
         """Begin with the records that are dead by now: one run of records of each partition at a time."""
@@ -176,11 +173,11 @@ class DeadLetterPublisher:
             partition.tracker.skip(first, min(records.end, span.end))
             return
         end = min(records.end, span.end)
-        self._queued += len(letters)
-        if self._may_log():  # a group may have thousands a second
-            details = {"group": group.name, "ring": partition.ring, "offset": first, "records": self._queued}
+        partition.dead_letters_not_logged += len(letters)
+        if partition.may_log_dead_letters():  # a group may have thousands a second
+            count, partition.dead_letters_not_logged = partition.dead_letters_not_logged, 0
+            details = {"group": group.name, "ring": partition.ring, "offset": first, "records": count}
             log.warning("dead letters queued %s", pairs(**details, cause=span.cause))
-            self._queued = 0
         self._outlet(letters, partial(self._done, group, partition, first, end))
 
     def _letter(

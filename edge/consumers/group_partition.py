@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from edge.consumers.ack_tracker import AckTracker
 from edge.consumers.ring_source import RingRecords
+from edge.log_throttle import LogThrottle
 
 
 class LogAnswer(NamedTuple):
@@ -40,6 +41,8 @@ class GroupPartition:
     log_answer: LogAnswer | None = None  # answer of the log
     next_record: NextRecord | None = None  # of a replay
     publishing_dead_letters: bool = False  # dead letters of it are being published
+    may_log_dead_letters: LogThrottle = field(default_factory=LogThrottle)
+    dead_letters_not_logged: int = 0
     # no new attempt before this time, because there was no room, or the log was unreadable; 0: no pause
     retry_s: float = 0.0
 

@@ -111,6 +111,7 @@ class DelayedMessages:
         self._refusal = 0
         self.failure = ""
         self._may_warn = LogThrottle(time.monotonic)
+        self._may_log_refusal = LogThrottle(time.monotonic)
         self._sync_at: float | None = None
         self._wakeup, self._event = WakeupThread(), threading.Event()
         self._armed = self._stopping = False
@@ -409,7 +410,7 @@ class DelayedMessages:
             return
         self._refusal = reason
         self._publisher.refuse(reason)
-        if reason:
+        if reason and self._may_log_refusal():
             cause = self.failure or f"{self._store.messages} messages, {self._store.stored_bytes} bytes"
             log.warning(
                 "delayed messages refused; raise the limits of [delayed], or free the disk %s",

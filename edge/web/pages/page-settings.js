@@ -13,10 +13,10 @@ export function page() {
   const text = h("input", { type: "search", placeholder: "part of a name", "aria-label": "Search settings", oninput: draw });
   const changed = h("input", { type: "checkbox", checked: true, onchange: draw });
   const reload = may("admin") && h("button", { type: "button", onclick: () => confirm("Reload the configuration?",
-    "The broker reads its configuration file, passwords, rules and certificates again. A mistake in any of them changes nothing.", "Reload", async () => {
+    "The broker reads its configuration file, passwords, rules and certificates again. What has a mistake is not applied.", "Reload", async () => {
       const answer = await post("reload");
-      toast(answer.failed.length ? `not applied: ${answer.failed.join("; ")}` : `in force: ${answer.applied.join(", ") || "there are no changes"}`,
-        answer.failed.length ? "bad" : undefined);
+      toast(`in force: ${answer.applied.join(", ") || "there are no changes"}`);
+      if (answer.failed.length) toast(`not applied: ${answer.failed.join("; ")}`, "bad");
       if (answer.needs_restart.length) toast(`needs a restart: ${answer.needs_restart.join(", ")}`);
       await read();
     }) }, "Reload");
