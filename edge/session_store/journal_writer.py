@@ -434,14 +434,13 @@ class SessionJournal:
 
     def _write(self, position: int, snapshot: Snapshot, *, spare: bool) -> _SnapshotResult:
         """Write the snapshot; return its exception: one left on the thread would end all snapshots."""
-        target = self._target
-        assert target is not None
-        if (failed := self._try(target.files, position, snapshot)) is None:
+        assert self._target is not None  # no local name of it: the frames of an exception would keep the ring
+        if (failed := self._try(self._target.files, position, snapshot)) is None:
             return _SnapshotResult(None, is_saved=True)
         self.failure = _reason_of(failed)  # before the next question: from now on the ring may not return
-        if not (spare and target.spare and target.may_spare()):
+        if not (spare and self._target.spare and self._target.may_spare()):
             return _SnapshotResult(failed, is_saved=False)
-        again = self._try([(path, False) for path in target.spare], position, snapshot)
+        again = self._try([(path, False) for path in self._target.spare], position, snapshot)
         return _SnapshotResult(failed, is_saved=again is None)
 
     def _try(self, files: Iterable[tuple[Path, bool]], position: int, snapshot: Snapshot) -> Exception | None:
@@ -450,6 +449,8 @@ class SessionJournal:
             for path, sync in files:
                 origin = Origin(self._target.ring.epoch, position, self._wall_ns())
                 self.snapshot_bytes = self._written(path, origin, snapshot, sync=sync)
+        except OSError as error:
+            return error.with_traceback(None)  # its frames have the snapshot
         except Exception as error:  # noqa: BLE001
             return error
         self.snapshots += 1
