@@ -43,6 +43,31 @@ class FailingClock(StoreClock):
 
 
 @contextmanager
+def started(
+    ring: Ring,
+    directory: Path,
+    bench: Bench,
+    make_clock: Callable[..., StoreClock] = StoreClock,
+    *,
+    earlier: bool = True,
+) -> Iterator[DelayedMessages]:
+    """The messages of a ring, whose records are from before the start if `earlier`."""
+    writer = ring.writer(when_full="block", blocking_readers="admitted")
+    reader = ring.reader(name="delayed", start="oldest", blocks_writer=True, local=True)
+    store = DelayedStore(directory / "delayed.sqlite", synced=False)
+    publisher = DelayedPublisher(bench.broker, done_at_once, done_at_once, list)
+    end = ring.extremes().end_offset if earlier else 0
+    partition = DelayedPartition(RING, ring, writer, StoreGate(AckGate.NONE), reader, end)
+    messages = DelayedMessages(partition, store, publisher, LIMITS, make_clock)
+    try:
+        messages.start()
+        yield messages
+    finally:
+        messages.stop()
+        reader.close()
+
+
+@contextmanager
 def messages_in(
     runtime: Path, directory: Path, clock: StoreClock | None = None, payloads: int = 5
 ) -> Iterator[DelayedMessages]:
@@ -50,18 +75,9 @@ def messages_in(
         writer = ring.writer(when_full="block", blocking_readers="admitted")
         for number in range(payloads):
             writer.publish(b"%d" % number, key="$delayed/3600/t")
-        reader = ring.reader(name="delayed", start="oldest", blocks_writer=True, local=True)
-        store = DelayedStore(directory / "delayed.sqlite", synced=False)
-        publisher = DelayedPublisher(bench.broker, done_at_once, done_at_once, list)
-        partition = DelayedPartition(RING, ring, writer, StoreGate(AckGate.NONE), reader, 0)
         make_clock = StoreClock if clock is None else lambda _: clock
-        messages = DelayedMessages(partition, store, publisher, LIMITS, make_clock)
-        try:
-            messages.start()
+        with started(ring, directory, bench, make_clock, earlier=False) as messages:
             yield messages
-        finally:
-            messages.stop()
-            reader.close()
 
 
 def test_a_batch_that_fails_halfway_is_read_again(

@@ -3,49 +3,27 @@
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge.config.schema import AckGate
 from edge.delayed import delivery
-from edge.delayed.delivery import DelayedMessages
-from edge.delayed.publisher import DelayedPublisher
-from edge.delayed.ring import RING, DelayedPartition, StoreGate
+from edge.delayed.ring import RING
 from edge.delayed.store import DelayedStore
 from edge.mqtt import PubAck, Publish, ReasonCode, Version
 from ringbuf import Ring
-from tests.edge.delayed.test_messages import LIMITS
-from tests.edge.delayed.test_publisher import done_at_once
+from tests.edge.delayed.test_messages import started
 from tests.support.brim_process import BrimProcess
 from tests.support.delayed_broker import brim, listed
 from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_socket import SocketClient
-from tests.support.ports import free_port
 from tests.support.tenant_bench import bench_of, row_of
+from tests.support.tenant_settings import two_tenants
 from tests.support.waiting import PATIENCE_S, wait_until
 
 # ---- without sockets: the ring has records from before the start ----
-
-
-@contextmanager
-def started(ring: Ring, directory: Path, bench: Bench) -> Iterator[DelayedMessages]:
-    """The messages of a ring that has no more records from now on."""
-    reader = ring.reader(name="delayed", start="oldest", blocks_writer=True, local=True)
-    publisher = DelayedPublisher(bench.broker, done_at_once, done_at_once, list)
-    end = ring.extremes().end_offset
-    partition = DelayedPartition(RING, ring, ring.writer(when_full="block", blocking_readers="admitted"),
-                                 StoreGate(AckGate.NONE), reader, end)  # fmt: skip
-    store = DelayedStore(directory / "delayed.sqlite", synced=False)
-    messages = DelayedMessages(partition, store, publisher, LIMITS)
-    try:
-        messages.start()
-        yield messages
-    finally:
-        messages.stop()
-        reader.close()
 
 
 @pytest.fixture
@@ -107,24 +85,8 @@ def test_messages_of_a_damaged_file_count_no_longer(
 
 def broker_of(runtime: Path, directory: Path, **quota: Any) -> tuple[BrimProcess, int, int]:
     """A broker whose tenant a has a quota, and the ports of the tenants a and b."""
-    a, b = free_port(), free_port()
     limits = "\n".join(f"{name} = {value}" for name, value in quota.items())
-    settings = f"""
-[delayed]
-enabled = true
-[[tenant]]
-name = "a"
-[tenant.quota]
-{limits}
-[[tenant]]
-name = "b"
-[[listener]]
-port = {a}
-tenant = "a"
-[[listener]]
-port = {b}
-tenant = "b"
-"""
+    settings, a, b = two_tenants(limits)
     return BrimProcess(runtime, directory, settings, bridge=False), a, b
 
 

@@ -22,6 +22,7 @@ from edge.mqtt import (
 from tests.support.brim_process import BrimProcess
 from tests.support.mqtt_socket import RawClient, SocketClient
 from tests.support.ports import free_port
+from tests.support.tenant_settings import two_tenants
 from tests.support.waiting import wait_until
 
 KEPT = Properties(session_expiry_interval_s=600)
@@ -29,25 +30,9 @@ KEPT = Properties(session_expiry_interval_s=600)
 
 def broker_of(runtime: Path, directory: Path) -> tuple[BrimProcess, int, int, int]:
     """A broker with the tenants a and b, and the ports of a, b and the metrics."""
-    a, b, metrics = free_port(), free_port(), free_port()
-    settings = f"""
-[delayed]
-enabled = true
-[metrics]
-listen = "127.0.0.1:{metrics}"
-[[tenant]]
-name = "a"
-[tenant.quota]
-connections_max = 2
-[[tenant]]
-name = "b"
-[[listener]]
-port = {a}
-tenant = "a"
-[[listener]]
-port = {b}
-tenant = "b"
-"""
+    metrics = free_port()
+    settings, a, b = two_tenants("connections_max = 2")
+    settings += f'[metrics]\nlisten = "127.0.0.1:{metrics}"\n'
     return BrimProcess(runtime, directory, settings, bridge=False), a, b, metrics
 
 
