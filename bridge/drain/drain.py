@@ -290,7 +290,7 @@ class Drain:
     def _begin_again(self) -> bool:
         """Begin again after a failure of the sink. True if another bridge was there: no file is in flight."""
         self._overtaken |= bool(self._sink.begin(self.settings.edge_id))
-        if self._overtaken:  # its number is given back unless it is there
+        if self._overtaken:  # the number of a file is given back unless the sink has it
             self._wait_for_answers()
         corrected = self._overtaken and self._compare()
         self._stale = self._overtaken = False

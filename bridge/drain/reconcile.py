@@ -96,25 +96,27 @@ def is_there(sink: FileSink, intent: WriteIntent, edge: str) -> bool:
 def _without_doubles(sink: FileSink, checkpoint: Checkpoint, names: list[FileName]) -> list[FileName]:
     """Remove files in flight whose numbers another bridge has given, too. Return the other names.
 
-    This process was stopped between its look at the lease and a put. The records are drained again.
+    This process was stopped between its check of the lease and a put. The records are drained again. A file
+    that was merged meanwhile stays.
     """
     ours = {_plain(intent.name(checkpoint.edge)) for intent in checkpoint.intents}
     others = {name.drain_seq for name in names if _plain(name) not in ours}
     doubled = {_plain(name) for name in names if _plain(name) in ours and name.drain_seq in others}
-    store = merging_store(sink)
-    if store is None or not doubled:
+    if (store := merging_store(sink)) is None:
         return names
     paths: dict[str, FileName] = {}
     for day, number in {(name.day, name.drain_seq) for name in doubled}:
         for path in store.names(f"edge={checkpoint.edge}/dt={day}/{number:016d}-"):
             if (name := FileName.parse(as_drained(path))) is not None and _plain(name) in doubled:
                 paths[path] = _plain(name)
-    log.warning("files removed, another bridge has given their numbers paths=%s", ",".join(paths))
+    if not paths:
+        return names
     try:
         store.remove(list(paths))
     except SinkError as error:
         log.error("files not removed, their numbers are given twice reason=%s", error)
         return names
+    log.warning("files removed, another bridge has given their numbers paths=%s", ",".join(paths))
     return [name for name in names if _plain(name) not in paths.values()]
 
 

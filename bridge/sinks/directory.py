@@ -153,21 +153,16 @@ class DirectorySink:
             return
         self._unlock(directory)
         fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(fd, HOLDER_MAX_BYTES, 0)
-            os.close(fd)
-            raise refusal(str(directory), holder_in(holder), self._holder) from error
-        except OSError:
-            os.close(fd)
-            raise
-        if self._holder is not None:
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, fd)  # after an error, such as a full disk, the next begin() locks again
             try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.pread(fd, HOLDER_MAX_BYTES, 0)
+                raise refusal(str(directory), holder_in(holder), self._holder) from error
+            if self._holder is not None:
                 self._had_other |= _replace_holder(fd, self._holder) != self._holder.key
-            except OSError:  # such as a full disk: the next begin() takes the lock again
-                os.close(fd)
-                raise
+            undo.pop_all()
         self._locks[directory] = fd
         _sweep(directory)
 

@@ -104,7 +104,7 @@ def owner_max(quota: Quota) -> tuple[tuple[int, ...], ...]:
 
 def limits_in(quota: OwnerQuota) -> tuple[int, ...]:
     """Limits of one owner, by table; 0: not set."""
-    return tuple(getattr(quota, _SETTINGS.get(table, ""), None) or 0 for table in Table)
+    return tuple(getattr(quota, _SETTINGS[table], None) or 0 if table in _SETTINGS else 0 for table in Table)
 
 
 class Owners:

@@ -91,7 +91,7 @@ async def _request(args: argparse.Namespace) -> Exit:
         if not waiting.expired():
             raise
         text = f"{received} of {counted(args.count, 'response')} within {args.wait:g} s"
-        print(f"brim request: {text}\n  see that a program answers the topic, or raise -W", file=sys.stderr)
+        print(f"brim request: {text}\n  check that a program answers the topic, or raise -W", file=sys.stderr)
         return Exit.TIMEOUT
     return Exit.OK
 

@@ -92,7 +92,10 @@ def _of_clients(status: Status) -> Iterator[Trouble]:
             f"the spill file cannot grow: {os.strerror(error)}; free memory in runtime_dir",
         )
     if reason := status["mqtt"].get("snapshot_failure"):
-        why = f"the session snapshot is not on the disk; a power cut costs the changes since then: {reason}"
+        why = (
+            "the session snapshot is not on the disk; a power cut costs the changes of sessions since then, "
+            f"and after a start that could not write it, a kill too: {reason}"
+        )
         yield Trouble("session snapshot", why, blocks=False)
 
 

@@ -3,9 +3,9 @@
     runtime_dir/sessions.ring    the journal (edge/session_store/journal_writer.py); its log may have older
                                  parts
     runtime_dir/sessions.state   the snapshot, if state need not survive a power cut; otherwise it is
-    state_dir/sessions.state     here, synced, and the journal is logged, in LOG_DIRECTORY/sessions. While the
-                                 disk takes no snapshot, newer ones are in runtime_dir, and while that log
-                                 fails, the journal continues without it
+    state_dir/sessions.state     here, synced, and the journal is logged, in LOG_DIRECTORY/sessions. While
+                                 that log fails, the journal continues without it, and a snapshot that the
+                                 disk does not take is in runtime_dir
     .../sessions.state.copy      a second copy, in case the file is damaged
     runtime_dir/sessions.reserve space for that snapshot in a full file system
     runtime_dir/sessions.spill   overwritten records that sessions wait for (edge/session_store/spill_file.py)

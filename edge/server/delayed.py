@@ -44,7 +44,7 @@ def delayed_messages(
     store = DelayedStore(used, synced=settings.durability == "disk")
     publisher = DelayedPublisher(listener.broker, listener.submit, listener.call, streams.all)
     sync_s = SYNC_S if settings.durability != "process" else None
-    lack_of_room = partial(_lack_of_room, config) if sync_s is not None else str
+    lack_of_room = partial(_lack_of_room, config) if sync_s is not None else lambda: ""
     limits = DelayedLimits(settings.messages_max, settings.messages_max_bytes, sync_s, lack_of_room)
     return DelayedMessages(partition, store, publisher, limits)
 

@@ -22,7 +22,7 @@ A round ends with a result code, and each code has one reaction:
 
 After a failure nothing is published before such a sync.  From the second failure in a row on, the state is
 read_only with the cause; rings fill up, and their writers reject records.  No unsafe record is acknowledged.
-A ring with an LogAbsence leaves the log then, and its writer continues; it returns before the log resumes.
+A ring with a LogAbsence leaves the log then, and its writer continues; it returns before the log resumes.
 The log resumes by itself.  An error at the begin of a segment has the same reaction.  A log that must not
 write (`blocked`, `removed`) keeps its segment.
 
@@ -453,7 +453,7 @@ class LogWriter:
         except RingError as error:
             absence.is_away.set()
             self._note_broken(name, error)
-        except OSError:
+        except Exception:
             absence.is_away.set()
             raise
 
@@ -505,9 +505,6 @@ def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
             ranges = reader.ranges(EXTENT_BYTES)
         except Overrun:  # a gap of damaged records: the log has them, or lacks them, too
             continue
-        except RingError:
-            reader.close()
-            raise
         if not ranges:
             break
         news = [part for part in ranges if part.offset + part.count > end.end_offset]

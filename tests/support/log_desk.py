@@ -28,7 +28,7 @@ class Desk:
     def _tell(self) -> None:
         self.told += 1
 
-    def ring(self, durability: str = "disk", *, name: str = "", epoch: int = 7, **options: int) -> Ring:
+    def ring(self, durability: str = "disk", *, name: str = "", epoch: int = 7, **options: Any) -> Ring:
         """A new ring that is logged."""
         ring = Ring.create(self.memory / (name or f"r-{len(self.rings)}"), capacity_bytes=65536, epoch=epoch)
         self.rings.append(ring)

@@ -148,6 +148,22 @@ def test_a_snapshot_at_once_leaves_the_thread_for_later_ones() -> None:
         assert journal.saved_round == due_round
 
 
+def test_a_request_for_room_during_a_failing_retry_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lives() as lives:
+        bench, _ = begun(lives)
+        journal, tries = bench.broker.journal, []
+
+        def fails(path: Path, *_: object, **__: object) -> int:
+            tries.append(path)
+            raise OSError(errno.ENOSPC, "full")
+
+        monkeypatch.setattr(journal_writer, "write_snapshot", fails)
+        journal.save_snapshot(spare=False)
+        journal.save_snapshot()
+        bench.settle()  # no time passes
+        assert len(tries) == 2
+
+
 def test_a_directory_in_place_of_the_snapshot_is_named_with_its_remedy() -> None:
     with Lives() as lives:
         bench, _ = begun(lives)

@@ -1,18 +1,20 @@
 """Disks that fail: an error at each call, several in a row, a full disk, and a stop meanwhile."""
 
 import errno
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from persistence import Log, LoggedRing, LogWriter
+from persistence import Log, LogAbsence, LoggedRing, LogWriter
 from persistence.log.log_writer import PROVE_AFTER_NS
 from persistence.segment.format import segment_name
 from ringbuf import Ring
 from tests.support.log_desk import MS, Desk, count, durable, end
 from tests.support.logs import read_all, recovered
+from tests.support.rings import overwrite
 
 DISK_CALLS = ["open", "pwritev", "fdatasync", "rename", "dirsync", "ftruncate"]
 
@@ -297,3 +299,57 @@ def test_a_dropped_queue_leaves_an_idle_log_that_sleeps(desk: Desk) -> None:
     assert desk.log.queued == 0
     assert not desk.log.commit.has_appended
     assert desk.writer.step() == 60_000 * MS
+
+
+def away(desk: Desk, may_return: Callable[[], bool]) -> tuple[Ring, LogAbsence]:
+    """A ring that has left the log, because that fails."""
+    absence = LogAbsence(threading.Event(), may_return)
+    ring = desk.ring("disk", name="leaver", absence=absence)
+    ring.writer().publish(b"before")
+    desk.writer.step()
+    desk.fail(errno.ENOSPC, "pwritev", "fdatasync", "open", "ftruncate")
+    ring.writer().publish(b"during")
+    for _ in range(4):
+        desk.now += desk.writer.step()
+    assert absence.is_away.is_set()
+    desk.files.hook = None
+    return ring, absence
+
+
+def step_later(desk: Desk) -> None:
+    for _ in range(3):
+        desk.now += 5_000 * MS
+        desk.writer.step()
+
+
+def test_a_ring_that_has_left_a_failing_log_returns_only_when_it_may(desk: Desk) -> None:
+    safe = threading.Event()
+    ring, absence = away(desk, safe.is_set)
+    writer = ring.writer()
+    assert all(writer.publish(bytes(64)) is not None for _ in range(2_000))  # more than the ring holds
+    step_later(desk)
+    assert absence.is_away.is_set()
+    assert desk.writer.state.read_only
+    assert "leaver" in desk.writer.state.reason
+    safe.set()
+    step_later(desk)
+    assert not absence.is_away.is_set()
+    assert not desk.writer.state.read_only
+    writer.publish(b"after")
+    desk.writer.step()
+    assert durable(ring) == end(ring)
+    assert count(desk.files, ring) > 1
+
+
+def test_a_ring_that_was_damaged_while_it_was_away_does_not_end_the_log(desk: Desk) -> None:
+    ring, absence = away(desk, lambda: True)
+    overwrite(ring.path, 16384 + 8, b"\xff" * 8)  # its first record
+    other = desk.ring("disk")
+    step_later(desk)
+    assert absence.is_away.is_set()
+    assert list(desk.writer.broken) == ["leaver"]
+    writer = ring.writer()
+    assert all(writer.publish(bytes(64)) is not None for _ in range(2_000))
+    other.writer().publish(b"after")
+    desk.writer.step()
+    assert durable(other) == end(other)
