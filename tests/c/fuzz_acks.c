@@ -310,6 +310,13 @@ static void look(const world *world)
                  (receipts != NULL && receipts->count >= mq_acks_max(world->engine, connection)),
              "a client is paused for a cause");
     }
+    for (uint32_t i = 0; i < RINGS; i++) {
+        const mq_ring *ring = world->engine->rings[world->rings[i]];
+        uint64_t refusal_ms = ring->ack_gate.refused_since_ms + ring->queue_timeout_ms;
+        must(ring->ack_gate.refusal == 0 || refusal_ms <= world->engine->now_ms ||
+                 world->engine->refusal_due_ms <= refusal_ms,
+             "the loop wakes up when a ring begins to refuse");
+    }
     for (const mq_receipts *it = world->engine->receipts; it != NULL; it = it->next)
         listed++;
     must(sessions == listed, "all receipts belong to a session");

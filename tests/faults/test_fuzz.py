@@ -183,6 +183,12 @@ def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> N
         ),
         ("acks", "mqtt/in/acks", "-= ended && connection->unfinished > 0;", "-= ended;"),
         ("acks", "mqtt/durable/receipts", "        mq_acks_retry(engine, session->connection);", "        ;"),
+        (
+            "acks",
+            "mqtt/durable/ack_gate",
+            "            engine->refusal_due_ms = due_ms;\n    }\n",
+            "            ;\n    }\n",
+        ),
         ("acks", "mqtt/engine", "mq_line_leave(links[i]);", ";"),
         ("acks", "mqtt/in/publish", "    mq_line_add(&engine->blocked, &connection->turn);\n", ""),
         (

@@ -406,8 +406,7 @@ void mq_engine_step(mq_engine *engine)
         mq_producers_read(engine);
     if (engine->visible_when_durable)
         mq_make_durable_visible(engine);
-    if (engine->now_ms >= engine->refusal_due_ms)
-        engine->refusal_due_ms = MQ_NEVER;
+    mq_refusals_step(engine);
     if (engine->ack_waiters.count > 0)
         mq_acks_release(engine);
     mq_reap_barrier(engine);

@@ -468,7 +468,7 @@ struct mq_engine {
     uint32_t blocked_rings;     /* number of rings with `blocked` set */
     bool visible_when_durable;  /* of some ring: mq_make_durable_visible() must check */
     bool visible_pending;       /* more records became durable than one turn could make visible */
-    uint64_t refusal_due_ms;    /* next check of waiting acknowledgements while a log does not work */
+    uint64_t refusal_due_ms;    /* time at which the next ring begins to refuse publishers */
     mq_event events[MQ_EVENTS]; /* number n is at n % MQ_EVENTS */
     uint64_t event_done, event_taken, event_next; /* numbers: events.c has the invariant */
     mq_line ready, blocked, limited, closing, touched, ack_waiters;

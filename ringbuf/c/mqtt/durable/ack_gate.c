@@ -27,14 +27,42 @@
 #define PENDING_MIN 64u
 #define VISIBLE_MAX 4096u /* records of one ring in one turn */
 
-/* ---- acknowledgements ---- */
+/* ---- refusals ---- */
+
+/* Time at which publishers to the ring are refused.  MQ_NEVER: its log takes records. */
+static uint64_t refusal_ms(const mq_ring *ring)
+{
+    return ring->ack_gate.refusal != 0 ? ring->ack_gate.refused_since_ms + ring->queue_timeout_ms : MQ_NEVER;
+}
 
 uint8_t mq_refusal(const mq_engine *engine, const mq_ring *ring)
 {
-    const mq_ack_gate *gate = &ring->ack_gate;
-    bool over = gate->refusal != 0 && engine->now_ms - gate->refused_since_ms >= ring->queue_timeout_ms;
-    return over ? gate->refusal : 0;
+    return engine->now_ms >= refusal_ms(ring) ? ring->ack_gate.refusal : 0;
 }
+
+void mq_refuse_publishers(mq_engine *engine, uint32_t index, uint8_t reason)
+{
+    mq_ring *ring = engine->rings[index];
+    if (ring->ack_gate.refusal == 0)
+        ring->ack_gate.refused_since_ms = engine->now_ms;
+    ring->ack_gate.refusal = reason;
+    uint64_t due_ms = refusal_ms(ring);
+    engine->refusal_due_ms = due_ms < engine->refusal_due_ms ? due_ms : engine->refusal_due_ms;
+}
+
+void mq_refusals_step(mq_engine *engine)
+{
+    if (engine->now_ms < engine->refusal_due_ms)
+        return;
+    engine->refusal_due_ms = MQ_NEVER;
+    for (uint32_t i = 1; i < engine->ring_count; i++) {
+        uint64_t due_ms = refusal_ms(engine->rings[i]);
+        if (due_ms > engine->now_ms && due_ms < engine->refusal_due_ms)
+            engine->refusal_due_ms = due_ms;
+    }
+}
+
+/* ---- acknowledgements ---- */
 
 uint64_t mq_ack_waits_for(const mq_ring *ring)
 {
@@ -70,17 +98,6 @@ bool mq_moves_are_durable(mq_engine *engine)
     }
     engine->topics_moved = false;
     return true;
-}
-
-void mq_refuse_publishers(mq_engine *engine, uint32_t index, uint8_t reason)
-{
-    mq_ring *ring = engine->rings[index];
-    if (reason != 0 && ring->ack_gate.refusal == 0) {
-        uint64_t due = engine->now_ms + ring->queue_timeout_ms;
-        ring->ack_gate.refused_since_ms = engine->now_ms;
-        engine->refusal_due_ms = due < engine->refusal_due_ms ? due : engine->refusal_due_ms;
-    }
-    ring->ack_gate.refusal = reason;
 }
 
 void mq_upstream_progress(mq_engine *engine, uint32_t index, uint64_t end)

@@ -46,6 +46,9 @@ struct mq_topic;
 /* Reason code for refusing publishers to `ring` now; 0: they are not refused. */
 uint8_t mq_refusal(const mq_engine *engine, const struct mq_ring *ring);
 void mq_refuse_publishers(mq_engine *engine, uint32_t index, uint8_t reason); /* reason 0 ends the refusal */
+/* Find the time at which the next ring begins to refuse.  Acknowledgements that wait for its log then get the
+ * refusal. */
+void mq_refusals_step(mq_engine *engine);
 /* Store that the sinks have all records below offset `end`, except those reported as lost. */
 void mq_upstream_progress(mq_engine *engine, uint32_t index, uint64_t end);
 /* Store that the sinks will never have the records from offset `from` to `to` - 1. */
