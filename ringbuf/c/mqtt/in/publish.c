@@ -238,22 +238,26 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
     return true;
 }
 
-/* True if the payload exceeds the limit for clients.  A message stored before is only acknowledged again. */
+/* True for a repeated QoS 2 message.  It is only acknowledged again, so no limit applies to it. */
+static bool is_repeated(const mq_connection *connection, const publish *publish)
+{
+    return publish->qos == 2 && mq_received_has(connection->session, publish->identifier);
+}
+
+/* True if the payload exceeds the limit for clients. */
 static bool exceeds_payload(const mq_engine *engine, const mq_connection *connection, const publish *publish)
 {
     return engine->limits.payload_max_bytes != 0 &&
            publish->message.payload_length > engine->limits.payload_max_bytes &&
-           !(publish->qos == 2 && mq_received_has(connection->session, publish->identifier));
+           !is_repeated(connection, publish);
 }
 
-/* True if the acknowledgement must report that the message cannot be retained.  A message stored before is
- * only acknowledged again. */
+/* True if the acknowledgement must report that the message cannot be retained. */
 static bool refuses_retained(mq_engine *engine, const mq_connection *connection, const mq_topic *topic,
                              const publish *publish)
 {
     return publish->message.flags & RB_FLAG_RETAIN && publish->qos > 0 && connection->version == 5 &&
-           !(publish->qos == 2 && mq_received_has(connection->session, publish->identifier)) &&
-           !mq_retained_fits(engine, topic, &publish->message);
+           !is_repeated(connection, publish) && !mq_retained_fits(engine, topic, &publish->message);
 }
 
 static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic, const publish *publish)
@@ -270,14 +274,13 @@ static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic,
     return true;
 }
 
-/* True for a delayed message of a tenant with a quota of them.  A message stored before is only acknowledged
- * again. */
+/* True for a delayed message of a tenant with a quota of them. */
 static bool has_delay_quota(const mq_connection *connection, const mq_topic *topic, const publish *publish)
 {
     const mq_tenant *tenant = connection->tenant;
     return topic->delayed_from > 0 && tenant != NULL &&
            (tenant->max[MQ_OWNED_DELAYED] | tenant->max[MQ_OWNED_DELAYED_BYTES]) != 0 &&
-           !(publish->qos == 2 && mq_received_has(connection->session, publish->identifier));
+           !is_repeated(connection, publish);
 }
 
 /* Store a delayed message if its tenant may have one more.  Until those from before the start are counted, it

@@ -235,9 +235,9 @@ bool mq_fill_output(mq_engine *engine, mq_connection *connection)
         mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
     if (result == MQ_ONLY_IN_LOG)
         mq_wait_for_log(engine, session);
-    if (stops(result) || result == MQ_LATER)
-        return result == MQ_OUTPUT_FULL || result == MQ_LATER;
-    if (result != MQ_FULL_WINDOW)
+    if (result == MQ_OUTPUT_FULL || result == MQ_LATER)
+        return true;
+    if (!stops(result) && result != MQ_FULL_WINDOW) /* otherwise an acknowledgement or the log continues it */
         session->needs_delivery = false;
-    return false; /* with a full window the delivery waits until an acknowledgement */
+    return false;
 }

@@ -102,45 +102,45 @@ static bool is_in_delivery(const mq_session *session, const mq_retained_delivery
     return !(delivery->options & MQ_OPTION_NO_LOCAL && blob->publisher == mq_handle(&session->item));
 }
 
+/* List the remaining topics of a delivery that scans the table.  False: no memory. */
+static bool list_topics(mq_engine *engine, const mq_session *session, mq_retained_delivery *delivery)
+{
+    uint32_t count = 0, *topics = malloc((delivery->count + 1) * sizeof *topics);
+    if (topics == NULL)
+        return false;
+    for (uint32_t i = delivery->at; i < delivery->count; i++) {
+        mq_topic *topic = mq_slab_at(&engine->topics, i);
+        if (is_in_delivery(session, delivery, topic) && !remove_expired(engine, topic))
+            topics[count++] = i;
+    }
+    delivery->topics = topics;
+    delivery->at = 0;
+    delivery->count = count;
+    return true;
+}
+
 /* List the remaining topics of each delivery, so that Python can authorize them.  Without memory a delivery
  * ends. */
 void mq_retained_deliveries_list(mq_engine *engine, mq_session *session)
 {
-    for (mq_retained_delivery **place = &session->retained_deliveries, *delivery;
-         (delivery = *place) != NULL;) {
-        uint32_t made = delivery->topics != NULL ? 0 : delivery->count,
-                 *topics = malloc((made + 1) * sizeof *topics);
-        if (topics == NULL) {
+    for (mq_retained_delivery **place = &session->retained_deliveries; *place != NULL;)
+        if ((*place)->topics != NULL || list_topics(engine, session, *place))
+            place = &(*place)->next;
+        else
             take_out(engine, place);
-            continue;
-        }
-        place = &delivery->next;
-        if (delivery->topics != NULL) {
-            free(topics);
-            continue;
-        }
-        uint32_t count = 0;
-        for (uint32_t i = delivery->at; i < made; i++) {
-            mq_topic *topic = mq_slab_at(&engine->topics, i);
-            if (is_in_delivery(session, delivery, topic) && !remove_expired(engine, topic))
-                topics[count++] = i;
-        }
-        delivery->topics = topics;
-        delivery->at = 0;
-        delivery->count = count;
-    }
 }
 
 void mq_retained_deliveries_purge(mq_session *session, const mq_denied *denied)
 {
     for (mq_retained_delivery *delivery = session->retained_deliveries; delivery != NULL;
          delivery = delivery->next) {
+        if (delivery->topics == NULL)
+            continue;
         uint32_t kept = delivery->at;
-        for (uint32_t i = delivery->at; delivery->topics != NULL && i < delivery->count; i++)
+        for (uint32_t i = delivery->at; i < delivery->count; i++)
             if (!(denied->bits[delivery->topics[i] / 8] >> delivery->topics[i] % 8 & 1))
                 delivery->topics[kept++] = delivery->topics[i];
-        if (delivery->topics != NULL)
-            delivery->count = kept;
+        delivery->count = kept;
     }
 }
 
