@@ -1,5 +1,5 @@
-"""Back-off: the pause before the next try, for the drain (bridge/drain/bridge.py tries again) and for MQTT
-connections of sinks.
+"""Back-off: the pause before the next try, for bridges (bridge/drain/retries.py) and for MQTT connections of
+sinks.
 
 Invariant: any number of failures is valid; the bound stays at its maximum.
 """

@@ -1,20 +1,17 @@
 """Bridge: a running drain, as a thread of the broker or as a process of its own.
 
-Owns the thread, its waits and retries, and the state that people see. Never decides what is drained.
+Owns the thread, its waits, and the state that people see. Never decides what is drained.
 
 While no record waits, the thread sleeps until a record arrives (ringbuf.reader_wakeup), so an idle bridge
-uses no processor time. A failed step is tried again after a random time of up to 0.5 s, 1 s, 2 s, ... 60 s,
-without end. With full jitter, bridges that lost the same sink do not come back in step. One success resets
-the time. After an error of no known class, sink, checkpoint and drain are opened again (restarts.py).
+uses no processor time. A failed step is tried again after a pause (retries.py). After an error of no known
+class, sink, checkpoint and drain are opened again (restarts.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import os
-import re
 import threading
 import time
 from collections import deque
@@ -31,6 +28,7 @@ from bridge.drain.lag import LagMeter
 from bridge.drain.loss_report import losses_in, losses_of
 from bridge.drain.merger import Merger, MergeTotals
 from bridge.drain.restarts import Restarts, remedy_of, words_of
+from bridge.drain.retries import Retries
 from bridge.drain.sender import check, schema_of
 from bridge.drain.settings import BridgeSettings
 from bridge.drain.status import BridgeState, Condition
@@ -56,7 +54,6 @@ log = logging.getLogger(__name__)
 # costs them nine of ten messages, with a window of 100.
 NICE = 19
 STATE_INTERVAL_S = 1.0  # maximum age of the result of state()
-LOGGED_AGAIN_S, LOGGED_MAX = 60.0, 32  # for each kind of failure; kinds
 STOP_TIMEOUT_S = 35.0  # a put in flight ends within 30 s
 
 
@@ -89,10 +86,9 @@ class Bridge:
         check(settings, self._sink)
         self._cold = cold or (BrokerLog(settings.log_dir) if settings.log_dir else None)
         self._on_progress = on_progress
-        self._backoff = Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)
-        self._restarts = Restarts(
-            settings.name, Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)
-        )
+        pauses_s = settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000
+        self._retries = Retries(settings.name, Backoff(*pauses_s))
+        self._restarts = Restarts(settings.name, Backoff(*pauses_s))
         self._totals, self._times = Totals(), LatencyHistogram(MILLISECOND_NS)  # of all its drains
         self._sleeper = Sleeper()
         self._stopping = False
@@ -102,8 +98,6 @@ class Bridge:
         self._commands: deque[_PendingCommand] = deque()
         self._calm_at = time.monotonic()  # time when a record was drained last, or none waited
         self._stall_logged = False
-        self._logged: dict[str, float] = {}  # failures without their names and numbers: time of the log line
-        self._logged_kind = ""  # kind of the failure that was logged since the last success
         self._meter: LagMeter | None = None
         self._merger: Merger | None = None
         self._flush: threading.Event | None = None
@@ -374,20 +368,17 @@ class Bridge:
                 self._state = self._describe(drain)
                 flush.set()
         except (SinkUnavailable, CheckpointError, SourceError) as error:
-            wait, self._pausing = self._backoff.next_s(), True
-            self._fail("retrying", error, wait)
+            wait, self._pausing = self._retries.failed(error), True
+            self._condition, self._error = "retrying", error
         except SinkBlocked as error:
-            self._blocked = True
-            wait = 0.0
-            self._fail("blocked", error, wait)
+            self._retries.blocked(error)
+            wait, self._blocked = 0.0, True
+            self._condition, self._error = "blocked", error
         else:
             if drain.failing:  # a file is sent again: only its answer shows that the sink is back
                 self._condition = "retrying"
                 return wait
-            if self._logged_kind:
-                log.info("bridge continued name=%s failures=%d", self.settings.name, self._backoff.failures)
-            self._logged_kind = ""
-            self._backoff.reset()
+            self._retries.succeeded()
             self._error = None
             self._condition = "idle" if wait > 0 else "draining"
         return wait
@@ -412,35 +403,11 @@ class Bridge:
     def _set_paused(self, drain: Drain, *, paused: bool) -> list[str]:
         if not paused:
             self._blocked = False
-            self._backoff.reset()
+            self._retries.resumed()
         if drain.checkpoint.paused != paused:
             drain.checkpoint.paused = paused
             drain.checkpoint.save()
         return [f"bridge {self.settings.name} {'paused' if paused else 'resumed'}"]
-
-    def _fail(self, condition: Condition, error: BridgeError, wait: float) -> None:
-        if self._is_news(condition, error):
-            reason = f"{error}; {error.hint}" if error.hint else str(error)
-            log.warning("bridge %s name=%s reason=%s", condition, self.settings.name, reason)
-            self._logged_kind = _kind_of(error)
-        log.debug(
-            "bridge retry scheduled name=%s in_s=%.1f failures=%d",
-            self.settings.name,
-            wait,
-            self._backoff.failures,
-        )
-        self._condition, self._error = condition, error
-
-    def _is_news(self, condition: Condition, error: BridgeError) -> bool:
-        """True if a failure is to be logged. A store that refuses some requests fails many times a minute."""
-        text, now = _kind_of(error), time.monotonic()
-        known = condition != "blocked" and now - self._logged.get(text, -math.inf) < LOGGED_AGAIN_S
-        if known or text == self._logged_kind:
-            return False
-        if len(self._logged) >= LOGGED_MAX:
-            self._logged.clear()
-        self._logged[text] = now
-        return True
 
     def _sleep(self, drain: Drain, seconds: float) -> None:
         """Sleep until the time is over, a record arrives at an idle drain, or a command arrives."""
@@ -507,7 +474,7 @@ class Bridge:
             in_flight=drain.in_flight,
             bytes_s=drain.next_files.scheduler.bytes_s,
             blocked_partitions=sum(bool(lag.error) for lag in lags),
-            failures=self._backoff.failures,
+            failures=self._retries.failures,
             last_error=words_of(error) if error else broken,
             remedy=remedy_of(error, settings.name) if error else "",
             payload_schema=schema_of(self._sink)[0],
@@ -517,8 +484,3 @@ class Bridge:
             partitions=lags,
             losses=tuple(losses_of(drain, self._meter.gone)),
         )
-
-
-def _kind_of(error: BaseException) -> str:
-    """The error without times, names of files and long numbers: tries with one cause have one text."""
-    return re.sub(r"[\d.]+ ?[mµn]?s\b|\S+\.(?:brim|parquet)\S*|\d{6,}", "", str(error))

@@ -124,7 +124,7 @@ class Drain:
         self._sink = sink
         self._on_progress = on_progress
         self._on_answer = on_answer
-        if not self._delivery.begins:
+        if not self._delivery.uses_intents:
             checkpoint.abandon()
         self._window = InFlightWindow([InFlightFile(intent) for intent in checkpoint.intents])
         self.next_files = NextFiles(
@@ -175,7 +175,7 @@ class Drain:
             decided, wait_s = self.next_files.decide(now)
             progress |= self._send(decided) or wait_s <= 0
         progress |= self._take_answers()
-        progress |= self._save()
+        progress |= self._save_if_due()
         self.totals.damaged_records = self.partitions.damaged_records
         return 0.0 if progress else min(wait_s, max(self._scan_at - now, TICK_S))
 
@@ -232,7 +232,7 @@ class Drain:
         """Move the cursor of a partition; files in flight are not changed. Raises CheckpointError."""
         self.checkpoint.move(cursor)
         self.partitions.forget(name)
-        self._saved()
+        self._save_now()
 
     def collect(self) -> None:
         """Take the answers of the sink, and send nothing. Raises SinkError, CheckpointError.
@@ -243,7 +243,7 @@ class Drain:
             self._collected = True  # one try: a sink that is away would delay the commands
             self._find_restored()
         self._take_answers()
-        self._save()
+        self._save_if_due()
 
     def _find_restored(self) -> None:
         if not self._begun:
@@ -266,7 +266,7 @@ class Drain:
         self._wait_for_answers()
         self._take_answers()
         if not self.checkpoint.saved:
-            self._saved()
+            self._save_now()
 
     def _wait_for_answers(self) -> None:
         wait([file.future for file in self._window.files if file.future is not None], FINISH_S)
@@ -376,7 +376,7 @@ class Drain:
             self._stale = True
             if self._resend is not None and not self._window.rewinding:
                 self._resend.failed()
-            self._window.rewinding = not self._delivery.begins
+            self._window.rewinding = not self._delivery.uses_intents
         for file in self._window.finished():
             self._reject(file)
             self.checkpoint.finish()
@@ -429,7 +429,7 @@ class Drain:
             name = RingName(cursor.stream, cursor.partition)
             self._on_progress(name.ring, ring_epoch(cursor.epoch), cursor.accounted_offset, lost)
 
-    def _save(self) -> bool:
+    def _save_if_due(self) -> bool:
         """Save the checkpoint if it is time to. True if that made room under the resend limit."""
         now = self.clock.monotonic()
         if self.checkpoint.saved:
@@ -437,11 +437,11 @@ class Drain:
         due = self._resend is not None and self._resend.is_due()
         if self._window.files and now - self._saved_at < SAVE_S and not due:
             return False  # the next files are written down soon, and this progress with them
-        self._saved()
+        self._save_now()
         self._saved_at = now
         return self._resend is not None
 
-    def _saved(self) -> None:
+    def _save_now(self) -> None:
         self.checkpoint.save()
         if self._resend is not None:
             self._resend.saved()

@@ -64,7 +64,7 @@ class NextFiles:
         self._clock = clock
         self._on_epoch = on_epoch
         # Intents are written down in groups: half of the files wait for a place, while the others are put.
-        self._files_max = settings.window * (2 if delivery.begins and settings.window > 1 else 1)
+        self._files_max = settings.window * (2 if delivery.uses_intents and settings.window > 1 else 1)
         self._buffers: list[RecordBuffer] = []  # not in use by a file
 
     def recycle(self, file: InFlightFile) -> None:
@@ -120,7 +120,7 @@ class NextFiles:
         if decided:
             try:
                 intents = [file.intent for file in decided]
-                self._checkpoint.begin(intents, saved=self._delivery.begins)
+                self._checkpoint.begin(intents, saved=self._delivery.uses_intents)
             except BaseException:
                 for file in decided:
                     self._window.files.remove(file)

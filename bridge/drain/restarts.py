@@ -1,6 +1,6 @@
 """Restarts of a drain after an error of no known class: their number, their pauses, and what is logged.
 
-Known errors (bridge/errors.py) are retried by bridge.py with the same drain. After any other error the state
+Known errors (bridge/errors.py) are retried with the same drain (retries.py). After any other error the state
 in memory may be half changed, so the drain is dropped as by a kill, and the next one begins from the
 checkpoint. An error while one partition is read blocks only that partition (partitions.py). Owns no thread
 and no drain.

@@ -1,8 +1,8 @@
 """Delivery to both kinds of sink: a file is built and put, or records are filtered and sent one by one.
 
 A file here is one drained file, or one batch of records for a record sink. Owns the threads on which put()
-runs, and the form of a batch for its sink. Never decides what is sent or when. Failed deliveries are retried
-in bridge.py.
+runs, and the form of a batch for its sink. Never decides what is sent or when: after a failure drain.py sends
+the file again, and retries.py has the pauses.
 
 Files are built, compressed and put by as many threads as there may be files in flight. Checksums, zstd and
 writing release the GIL, so the next file is read meanwhile. A file is built as soon as its intent is decided,
@@ -67,7 +67,7 @@ class Shipment:
 class SinkDelivery(Protocol):
     """One of the two kinds of delivery."""
 
-    begins: bool  # True if a file is written down before it is sent: its name must stay the same
+    uses_intents: bool  # True if a file is written down before it is sent: its name must stay the same
     schema: tuple[str, str]  # id and text of the payload schema of new files; empty: none
 
     def prepare(self, shipment: Shipment) -> None:
@@ -95,7 +95,7 @@ class _InlineExecutor(Executor):
 class FileDelivery:
     """Delivery to a store of files."""
 
-    begins = True
+    uses_intents = True
 
     def __init__(self, settings: BridgeSettings, sink: FileSink) -> None:
         self._edge, self._sink = settings.edge_id, sink
@@ -134,7 +134,7 @@ class FileDelivery:
 class RecordDelivery:
     """Delivery to a sink that takes records."""
 
-    begins = False
+    uses_intents = False
     schema = ("", "")
 
     def __init__(self, settings: BridgeSettings, sink: RecordSink) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bridge.backoff import Backoff
-from bridge.drain import bridge as bridge_module
+from bridge.drain import retries
 from bridge.drain.bridge import Bridge
 from bridge.errors import BridgeError, CheckpointBusy, InvalidCommand, SinkConflict, SinkUnavailable
 from bridge.format.file_builder import DrainedFile
@@ -249,7 +249,7 @@ def test_an_outage_is_logged_once_and_not_with_every_try(
     ):
         publish(made, 10)
         assert bridge.flush(20)
-    said = [record.getMessage() for record in caplog.records if record.name == "bridge.drain.bridge"]
+    said = [record.getMessage() for record in caplog.records if record.name == "bridge.drain.retries"]
     assert sum("down" in text for text in said) == 1
     assert sum("failures=8" in text for text in said) == 1
 
@@ -375,7 +375,7 @@ def test_a_sink_that_fails_late_is_shown_until_it_takes_a_file(
             waits[number].set()
         wait_until(lambda: bridge.state().condition == "idle")
         assert (bridge.state().last_error, bridge.state().failures) == ("", 0)
-    logged = [record.getMessage() for record in caplog.records if record.name == "bridge.drain.bridge"]
+    logged = [record.getMessage() for record in caplog.records if record.name == "bridge.drain.retries"]
     assert sum("no answer within 30 s" in line for line in logged) == 1
     assert drained(tmp_path) == list(range(10))
 
@@ -396,7 +396,7 @@ def test_a_sink_that_refuses_each_second_file_is_logged_once(
             publish(made, 1)
             wait_until(lambda number=number: bridge.state().drain_seq == number)  # type: ignore[misc]
     assert len(sink.puts) == 10
-    logged = [record.getMessage() for record in caplog.records if record.name == "bridge.drain.bridge"]
+    logged = [record.getMessage() for record in caplog.records if record.name == "bridge.drain.retries"]
     assert sum("retrying" in line for line in logged) == 1
     assert sum("continued" in line for line in logged) == 1
 
@@ -404,7 +404,7 @@ def test_a_sink_that_refuses_each_second_file_is_logged_once(
 def test_an_outage_after_a_short_failure_of_the_same_kind_is_logged(
     runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridge_module, "LOGGED_AGAIN_S", 0.5)
+    monkeypatch.setattr(retries, "LOGGED_AGAIN_S", 0.5)
     sink, away = FailingSink(tmp_path / "lake"), SinkUnavailable("away")
     sink.before = [away, None, *[away] * 1000]
     lines = caplog.records
