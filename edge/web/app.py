@@ -1,7 +1,7 @@
 """Application: routes of the management API and of the pages, for an ASGI server.
 
-Owns cookies, the decision by role and CSRF token, and the form of answers. Pages are files next to this one;
-they are read at the start.
+Owns the form of answers and of their cookies; login_check.py decides about requests. Pages are files next to
+this one; they are read at the start.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from edge.logging_setup import AUDIT, pairs
+from edge.logging_setup import pairs
 from edge.web.action_api import ACTIONS
 from edge.web.api_model import ApiError, Call, EndlessAnswer, Endpoint, error_of, parameters_of
 from edge.web.console import Console
 from edge.web.guard import Guard
+from edge.web.login_check import check, cookie_name, find_login
 from edge.web.read_api import READS
 from edge.web.roles import ConsoleRole
 from edge.web.session_api import SESSIONS
 from edge.web.sql_api import QUERIES
 
 log = logging.getLogger(__name__)
-audit = logging.getLogger(AUDIT)
 
 ENDPOINTS = (*SESSIONS, *READS, *QUERIES, *ACTIONS)
 PAGES = Path(__file__).parent / "pages"
@@ -74,7 +74,7 @@ def _api_route(console: Console, path: str, methods: dict[str, Endpoint]) -> Rou
         call = _call(console, request)
         try:
             endpoint = methods["GET" if request.method == "HEAD" else request.method]
-            _check(console, call, endpoint, request)
+            check(console.logins, call, endpoint, request.headers.get("x-csrf-token", ""))
             query = dict(request.query_params) if endpoint.method == "GET" else None
             parameters = parameters_of(endpoint.parameters, query, await request.body())
             work = endpoint.handler(console, call, parameters)
@@ -112,50 +112,14 @@ _NO_STORE = {"cache-control": "no-store"}
 
 
 def _call(console: Console, request: Request) -> Call:
-    """Facts of a request; the session is that of its cookie."""
+    """The request, with the user of its session."""
     host, port = (request.client.host, request.client.port) if request.client is not None else ("", 0)
     peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     hostname: str = request.url.hostname or ""
     is_secure = request.url.scheme == "https" or hostname in console.settings.host_names
     call = Call("", ConsoleRole.ANONYMOUS, peer, is_secure=is_secure)
-    logins = console.logins
-    if logins is not None:
-        logins.refresh()
-        call.cookie = str(request.cookies.get(_cookie_name(call), ""))[:128]
-        login = logins.sessions.find(call.cookie) if call.cookie else None
-        if login is not None:
-            call.user, call.role, call.login = login.user, login.role, call.cookie
+    find_login(console.logins, call, request.cookies)
     return call
-
-
-def _check(console: Console, call: Call, endpoint: Endpoint, request: Request) -> None:
-    """Raise ApiError unless role and CSRF token of the request are sufficient."""
-    logins = console.logins
-    if endpoint.method != "GET" and logins is not None:
-        token = str(request.headers.get("x-csrf-token", ""))
-        if not logins.sessions.is_csrf_token(call.cookie, token):
-            hint = "get /api/v1/session, and send its `csrf` in the header X-CSRF-Token with its cookie"
-            raise ApiError(403, "the CSRF token is missing or wrong", hint)
-    if endpoint.role is None:
-        return
-    if logins is not None and call.role is ConsoleRole.ANONYMOUS:
-        raise ApiError(401, "not signed in", "sign in")
-    if call.role >= endpoint.role:
-        return
-    if endpoint.method != "GET":
-        role = call.role.name.lower()
-        refused = pairs(path=endpoint.path, user=call.user, role=role, peer=call.peer)
-        audit.warning("console action refused %s", refused)
-    if logins is None:
-        hint = "set web.users_file and web.admins, or start with --users FILE --admin NAME"
-        needs = endpoint.role.name.lower()
-        raise ApiError(403, f"the console has no users, and this needs the role {needs}", hint)
-    hint = f"sign in as {endpoint.role.name.lower()}"
-    raise ApiError(403, f"{call.user} has the role {call.role.name.lower()}, which may not do that", hint)
-
-
-def _cookie_name(call: Call) -> str:
-    return "__Host-brim" if call.is_secure else "brim"
 
 
 def _set_cookie(response: Response, call: Call) -> None:
@@ -163,7 +127,7 @@ def _set_cookie(response: Response, call: Call) -> None:
         return
     age_s = COOKIE_S if call.new_cookie else 0
     response.set_cookie(
-        _cookie_name(call),
+        cookie_name(call),
         call.new_cookie,
         max_age=age_s,
         httponly=True,

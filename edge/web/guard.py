@@ -5,7 +5,7 @@
     change      any method but GET: same origin by Origin and Sec-Fetch-Site, and a body of JSON
     time        REQUEST_S for a request, except those that have a limit of their own
 
-An ASGI application around another one. Decides nothing about users: app.py does.
+An ASGI application around another one. Decides nothing about users: login_check.py does.
 """
 
 from __future__ import annotations
