@@ -25,7 +25,7 @@ from edge.mqtt import (
     Subscribe,
     Subscription,
 )
-from edge.server.consumers import BrokerOutlet
+from edge.server.consumers_outlet import BrokerOutlet
 from ringbuf import FLAG_QOS
 from ringbuf.native import lib
 from tests.support.mqtt_bench import Bench, Wire

@@ -10,7 +10,7 @@ from edge.config.quota import TenantQuota
 from edge.config.schema import Durability, Stream
 from edge.config.tenant import Tenant
 from edge.consumers.dead_letters import Fate, Outgoing
-from edge.server.consumers import MESSAGES_A_CALL, BrokerOutlet
+from edge.server.consumers_outlet import MESSAGES_A_CALL, BrokerOutlet
 from tests.support.mqtt_bench import Bench
 from tests.support.tenant_bench import A, B, bench_of, row_of
 
