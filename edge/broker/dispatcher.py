@@ -450,7 +450,7 @@ class Broker:
     def _set_access(self, access: AccessList | None) -> None:
         self._permissions.access = access
         self.router.may_receive = None if access is None else self._permissions.may_receive
-        self.router.allowed_filters = self._permissions.allowed_filters
+        self.router.routes.allowed_filters = self._permissions.allowed_filters
 
     def disconnect(self, client_id: str) -> bool:
         """End a client's connection for an administrator. True if the client was connected."""

@@ -176,15 +176,6 @@ class Router:
         self.routes.may_receive = may_receive
         self._engine.check_receivers(may_receive is not None)
 
-    @property
-    def allowed_filters(self) -> Callable[[Session, str], AllowedFilters | None] | None:
-        """Returns the filters that a session may receive of a filter, if known for many topics at once."""
-        return self.routes.allowed_filters
-
-    @allowed_filters.setter
-    def allowed_filters(self, decide: Callable[[Session, str], AllowedFilters | None] | None) -> None:
-        self.routes.allowed_filters = decide
-
     def subscribe(self, session: Session, subscription: Subscription, identifier: int = 0) -> bool:
         """The result of subscribing(), without a yield."""
         return at_once(self.subscribing(session, subscription, identifier))
@@ -304,9 +295,6 @@ class Router:
             if number % FILTERS == 0:
                 yield
 
-    def _name(self, topic: int) -> str:
-        return self.routes.name_of(topic)
-
     # ---- shared subscriptions ----
 
     @property
@@ -372,7 +360,7 @@ class Router:
         for topics in self.routes.pieces(topic_filter, few=self.may_receive is not None):
             denied: array[int] = array("I")
             if not self._gets_all(group, topic_filter):
-                denied.extend(topic for topic in topics if not self._may_receive(group, self._name(topic)))
+                denied.extend(topic for topic in topics if not self._may_have(group, topic))
             self._engine.routes_drop(denied, group.handle, 0)
             self._engine.routes_set(array("I", set(topics).difference(denied)), group.handle, OF_GROUP)
             yield
@@ -425,7 +413,7 @@ class Router:
 
     def _may_have(self, target: Session | SharedGroup, topic: int) -> bool:
         """True if `target` may receive the topic; one without a name cannot be authorized: denied."""
-        return topic != NO_TOPIC and self._may_receive(target, self._name(topic))
+        return topic != NO_TOPIC and self._may_receive(target, self.routes.name_of(topic))
 
     # ---- routes ----
 

@@ -44,7 +44,7 @@ class SessionRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self.may_receive: Callable[[Session, str], bool] | None = None
-        # decides for many topics at once
+        # the filters that a session may receive of a filter, if known for many topics at once
         self.allowed_filters: Callable[[Session, str], AllowedFilters | None] | None = None
         self.rules = 0  # number of changes of the rules
         self._engine = engine
@@ -97,8 +97,10 @@ class SessionRoutes:
         if topics_found is not None:
             yield topics_found
             return
-        for topics, _ in self._scanned(topic_filter, PYTHON_PIECE if few else PIECE):
-            yield topics
+        yield from self._scanned_topics(topic_filter, PYTHON_PIECE if few else PIECE)
+
+    def _scanned_topics(self, topic_filter: str, limit: int) -> Iterator[array[int]]:
+        return (topics for topics, _ in self._scanned(topic_filter, limit))
 
     # ---- subscriptions that come and go ----
 
@@ -116,20 +118,16 @@ class SessionRoutes:
         """Recompute the routes of the topics that a filter matches, from all filters of the session."""
         rules, allowed = self.rules, self.allowed_filters_of(session, topic_filter)
         for allowed_filter in allowed.filters:
-            topics_found = self.walked(allowed_filter, MANY)
+            few = self.walked(allowed_filter, MANY)
             others = None
-            if topics_found is None and allowed.certain:
+            if few is None and allowed.certain:
                 others = yield from self._overlapping(session, topic_filter)
             if others is not None:
                 yield from self._recompute_by_filter(session, allowed_filter, others, rules)
-            for topics in (
-                [topics_found]
-                if topics_found is not None
-                else self.pieces(allowed_filter, few=True)
-                if others is None
-                else ()
-            ):
-                yield from self._recompute_by_topic(session, topics, matching, allowed.certain, rules)
+            else:
+                pieces = (few,) if few is not None else self._scanned_topics(allowed_filter, PYTHON_PIECE)
+                for topics in pieces:
+                    yield from self._recompute_by_topic(session, topics, matching, allowed.certain, rules)
             if session.ended or self.rules != rules:
                 return
 

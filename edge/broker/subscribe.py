@@ -4,7 +4,8 @@ Owns the answers; the router owns the subscriptions, whose filters have the full
 A SUBSCRIBE is answered as a whole, after the access list has decided on each of its filters. Retained
 messages follow the SUBACK.
 
-A packet with only plain filters, the usual one, is one call of the engine. All others are handled as follows.
+A packet with only plain filters, the usual one, is one call of the engine (Engine.plain_subscribe). A plain
+filter has no wildcards, and no options but QoS. All other packets are handled as follows.
 A packet may have many filters, and a filter many topics. All work is therefore done in steps
 (edge.broker.sliced_work); other clients are served between two steps. Equal filters of one packet are one
 piece of work: the options of the last hold [MQTT-3.8.4-3].
@@ -175,10 +176,10 @@ class SubscribeHandler:
         """The subscriptions with their QoS limited to qos_max, and the full names of their filters."""
         max_qos: int = self._engine_limits.qos_max
         prefix = client.client_info.prefix
-        for asked in packet.subscriptions:
-            granted = asked if asked.qos <= max_qos else replace(asked, qos=max_qos)
+        for requested in packet.subscriptions:
+            granted = requested if requested.qos <= max_qos else replace(requested, qos=max_qos)
             if prefix:
-                granted = replace(granted, topic_filter=full_filter(prefix, asked.topic_filter))
+                granted = replace(granted, topic_filter=full_filter(prefix, requested.topic_filter))
             yield granted
 
     def _on_authorized(

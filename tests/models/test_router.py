@@ -130,7 +130,7 @@ class RouterMachine(RuleBasedStateMachine):
     def change_rules(self, denied: set[tuple[str, str]], on: bool, reach: int) -> None:
         self.denied = denied if on else set()
         self.router.may_receive = self.may_receive if on else None
-        self.router.allowed_filters = (None, self.reach, self.narrow_reach)[reach]
+        self.router.routes.allowed_filters = (None, self.reach, self.narrow_reach)[reach]
         self.router.acl_changed(client.session for client in self.clients.values())
 
     def may_receive(self, session: Session, topic: str) -> bool:
