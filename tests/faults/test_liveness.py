@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from edge.mqtt import Properties, PubAck, Publish, SubAck, Subscribe, Subscription, Will
+from edge.mqtt import Properties, PubAck, Publish, Will
 from tests.support.brim_process import BrimProcess
 from tests.support.mqtt_socket import SocketClient
 
@@ -15,16 +15,11 @@ BATCH, BATCHES = 200, 40  # more than the journal holds
 ROUNDS = 3
 
 
-def subscribe(client: SocketClient, topic_filter: str) -> None:
-    client.send(Subscribe(1, (Subscription(topic_filter, 1),)))
-    assert isinstance(client.receive(), SubAck)
-
-
 def come_and_go(port: int, number: int) -> None:
     """Two sessions that are kept, with a subscription and a will."""
     for turn in range(2):
         with SocketClient(port, f"guest-{number}-{turn}", properties=KEPT, will=WILL) as client:
-            subscribe(client, f"guest/{number}")
+            client.subscribe(f"guest/{number}", 1)
 
 
 def test_a_publisher_is_served_after_clients_with_kept_sessions_came_and_went(
@@ -39,7 +34,7 @@ def test_a_publisher_is_served_after_clients_with_kept_sessions_came_and_went(
     ):
         for number in range(ASLEEP):
             with SocketClient(broker.port, f"asleep-{number}", properties=KEPT) as asleep:
-                subscribe(asleep, "t")
+                asleep.subscribe("t", 1)
         with SocketClient(broker.port, "publisher") as publisher:
             for _ in range(ROUNDS):
                 assert list(guests.map(come_and_go, [broker.port] * 2, range(2))) == [None, None]

@@ -7,7 +7,20 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from edge.mqtt import ConnAck, Connect, Packet, Publish, Version, encode
+from edge.mqtt import (
+    ConnAck,
+    Connect,
+    Packet,
+    PingReq,
+    PingResp,
+    Publish,
+    ReasonCode,
+    SubAck,
+    Subscribe,
+    Subscription,
+    Version,
+    encode,
+)
 from tests.support.frames import first_packet
 from tests.support.waiting import PATIENCE_S
 
@@ -51,6 +64,16 @@ class RawClient:
         packet = self.packet()
         assert isinstance(packet, Publish), packet
         return packet
+
+    def subscribe(self, topic_filter: str, qos: int = 0) -> None:
+        """Subscribe, and wait for the SUBACK."""
+        self.send(Subscribe(7, (Subscription(topic_filter, qos),)))
+        assert self.packet() == SubAck(7, (ReasonCode(qos),))
+
+    def ping(self) -> None:
+        """Wait until the broker has handled what was sent before."""
+        self.send(PingReq())
+        assert self.packet() == PingResp()
 
     def is_silent(self) -> bool:
         """True if no packet has come that the test has not read."""

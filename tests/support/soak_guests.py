@@ -80,7 +80,7 @@ class Talk(SocketClient):
         self.send(PingReq())
         self.wait_for(PingResp)
 
-    def subscribe(self, topic_filter: str, qos: int) -> None:
+    def subscribe(self, topic_filter: str, qos: int = 0) -> None:
         """And wait for the answer."""
         self.send(Subscribe(1, (Subscription(topic_filter, qos),)))
         answer = self.wait_for(SubAck)

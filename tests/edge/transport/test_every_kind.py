@@ -13,9 +13,6 @@ from edge.mqtt import (
     PubAck,
     Publish,
     ReasonCode,
-    SubAck,
-    Subscribe,
-    Subscription,
     Will,
     encode,
 )
@@ -36,14 +33,9 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def subscribe(client: RawClient, topic_filter: str, qos: int = 0) -> None:
-    client.send(Subscribe(7, (Subscription(topic_filter, qos),)))
-    assert client.packet() == SubAck(7, (ReasonCode(qos),))
-
-
 def test_a_message_goes_in_and_comes_out(there: Transports, kind: str) -> None:
     with there.client(kind, "r") as reader, there.client(kind, "w") as writer:
-        subscribe(reader, f"{kind}/#", 1)
+        reader.subscribe(f"{kind}/#", 1)
         writer.send(Publish(f"{kind}/1", b"hello", 1, packet_id=3))
         assert writer.packet() == PubAck(3)
         found = reader.publish()
@@ -52,7 +44,7 @@ def test_a_message_goes_in_and_comes_out(there: Transports, kind: str) -> None:
 
 def test_a_megabyte_passes_in_both_directions(there: Transports, kind: str) -> None:
     with there.client(kind, "r") as reader, there.client(kind, "w") as writer:
-        subscribe(reader, "big", 1)
+        reader.subscribe("big", 1)
         for i in range(1, 4):
             writer.send(Publish("big", MEGABYTE, 1, packet_id=i))
             assert writer.packet() == PubAck(i)
@@ -85,7 +77,7 @@ def test_a_refusal_arrives_before_the_end(there: Transports, kind: str) -> None:
 @pytest.mark.parametrize("how", ["close", "reset"])
 def test_a_client_that_is_lost_leaves_its_will(there: Transports, kind: str, how: str) -> None:
     with there.client("tcp", "watcher") as watcher:
-        subscribe(watcher, f"gone/{kind}")
+        watcher.subscribe(f"gone/{kind}")
         client = there.client(kind, "c", will=Will(f"gone/{kind}", b"bye"))
         assert client.stream is not None
         getattr(client.stream, how)()
@@ -95,7 +87,7 @@ def test_a_client_that_is_lost_leaves_its_will(there: Transports, kind: str, how
 def test_what_was_said_before_the_end_counts(there: Transports, kind: str) -> None:
     """Both of them: the message, and the goodbye, which takes the will back."""
     with there.client("tcp", "watcher") as watcher:
-        subscribe(watcher, "#")
+        watcher.subscribe("#")
         client = there.client(kind, "c", will=Will("gone", b"bye"))
         client.send(Publish("last", bytes(100_000)), Disconnect())
         assert client.stream is not None
@@ -114,7 +106,7 @@ def test_the_broker_closes_and_the_client_sees_it(there: Transports, kind: str) 
 
 def test_what_python_is_asked_about_is_heard_after_its_client_has_gone(there: Transports, kind: str) -> None:
     with there.client("tcp", f"hears-{kind}") as hears:
-        subscribe(hears, f"asked/{kind}/#")
+        hears.subscribe(f"asked/{kind}/#")
         for turn in range(5):
             topics = [f"asked/{kind}/{turn}/{n}" for n in range(200)]  # each is new
             will = Will(f"asked/{kind}/will", b"lost")
@@ -128,7 +120,7 @@ def test_what_python_is_asked_about_is_heard_after_its_client_has_gone(there: Tr
 def test_who_is_paused_may_go_and_what_it_said_counts() -> None:
     """On a Unix socket, where the end is seen before what was sent is read."""
     with transports("unix", listener={"publish_rate_max": 200}) as there, there.there.client("w") as watcher:
-        subscribe(watcher, "t")
+        watcher.subscribe("t")
         with there.client("unix", "c", will=Will("t", b"lost")) as client:
             client.send(*(Publish("t", b"%d" % n) for n in range(250)), Disconnect())
         assert [bytes(watcher.publish().payload) for _ in range(250)] == [b"%d" % n for n in range(250)]

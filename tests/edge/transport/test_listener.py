@@ -1,12 +1,9 @@
 """The broker on a real port: sockets, the loop, its thread, and what a socket can do to it."""
 
-import resource
 import select
 import socket
 import struct
 import threading
-import time
-from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
 
@@ -14,9 +11,7 @@ import pytest
 
 from edge.auth.interfaces import ClientInfo, anonymous_allowed
 from edge.broker.dispatcher import Broker, BrokerLimits
-from edge.broker.sessions import SessionLimits
-from edge.config.schema import Durability
-from edge.engine.engine import EngineLimits, Event, EventKind, counters_of, engine_of
+from edge.engine.engine import EngineLimits, counters_of, engine_of
 from edge.errors import PortTaken
 from edge.mqtt import (
     ConnAck,
@@ -27,9 +22,6 @@ from edge.mqtt import (
     PubAck,
     Publish,
     ReasonCode,
-    SubAck,
-    Subscribe,
-    Subscription,
     Will,
     encode,
 )
@@ -41,18 +33,7 @@ from tests.support.mqtt_bench import OwnPartition
 from tests.support.mqtt_served import served
 from tests.support.mqtt_socket import RawClient
 from tests.support.recording_authenticator import RecordingAuthenticator
-from tests.support.waiting import PATIENCE_S
-
-
-def subscribe(client: RawClient, topic_filter: str, qos: int = 0) -> None:
-    client.send(Subscribe(7, (Subscription(topic_filter, qos),)))
-    assert client.packet() == SubAck(7, (ReasonCode(qos),))
-
-
-def ping(client: RawClient) -> None:
-    """Wait until the broker has handled what was sent before."""
-    client.send(PingReq())
-    assert client.packet() == PingResp()
+from tests.support.waiting import wait_until
 
 
 def has_input(connection: socket.socket) -> bool:
@@ -83,18 +64,9 @@ def test_connacks_are_sent_before_the_decisions_about_many_other_clients() -> No
     assert sent_bytes[-1] > sent_bytes[0]
 
 
-def wait_until(condition: object, what: str) -> None:
-    """Ask again until it is so."""
-    assert callable(condition)
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        threading.Event().wait(0.005)
-
-
 def test_messages_go_from_socket_to_socket_in_order() -> None:
     with served() as there, there.client("r") as reader, there.client("w") as writer:
-        subscribe(reader, "t/#", 1)
+        reader.subscribe("t/#", 1)
         count = 5_000
         for begin in range(0, count, 100):
             writer.send(
@@ -124,7 +96,7 @@ def test_packets_may_come_in_single_bytes() -> None:
 def test_a_message_of_a_megabyte_passes() -> None:
     payload = bytes(range(256)) * 4000
     with served(capacity_bytes=1 << 23) as there, there.client("r") as reader, there.client("w") as writer:
-        subscribe(reader, "big", 1)
+        reader.subscribe("big", 1)
         for i in range(1, 6):
             writer.send(Publish("big", payload, 1, packet_id=i))
             assert writer.packet() == PubAck(i)
@@ -132,7 +104,7 @@ def test_a_message_of_a_megabyte_passes() -> None:
             packet = reader.publish()
             assert packet.payload == payload
             reader.send(PubAck(packet.packet_id))
-        ping(reader)
+        reader.ping()
 
 
 def test_a_refusal_can_be_read_although_the_client_has_sent_more() -> None:
@@ -146,7 +118,7 @@ def test_a_refusal_can_be_read_although_the_client_has_sent_more() -> None:
 
 def test_a_malformed_packet_closes_its_connection_and_no_other() -> None:
     with served() as there, there.client("good") as good, there.client("bad") as bad:
-        subscribe(good, "t")
+        good.subscribe("t")
         bad.socket.sendall(b"\x30\x00")
         assert bad.packet() is None
         good.send(Publish("t", b"still here"))
@@ -155,7 +127,7 @@ def test_a_malformed_packet_closes_its_connection_and_no_other() -> None:
 
 def test_keep_alive_closes_whoever_is_silent() -> None:
     with served() as there, there.client("watcher", keep_alive_s=0) as watcher:
-        subscribe(watcher, "gone")
+        watcher.subscribe("gone")
         with there.client("c", keep_alive_s=1, will=Will("gone", b"c")) as silent:
             assert silent.packet() is None
             assert watcher.publish().payload == b"c"
@@ -174,7 +146,7 @@ def test_connections_beyond_the_limit_are_closed_at_once() -> None:
         with RawClient(there.port) as surplus:
             assert surplus.packet() is None
         clients.pop().close()
-        wait_until(lambda: there.stats.gauges()["connections"] == 2, "its place is free again")
+        wait_until(lambda: there.stats.gauges()["connections"] == 2)
         clients.append(there.client("c9"))
         assert there.stats.closed()["limit"] == 1
         for client in clients:
@@ -211,11 +183,11 @@ def test_refused_connections_are_counted_and_logged_once(caplog: pytest.LogCaptu
 
 def test_a_disconnect_cancels_the_will_although_messages_for_the_client_are_reset() -> None:
     with served() as there, there.client("watcher") as watcher:
-        subscribe(watcher, "gone/#")
+        watcher.subscribe("gone/#")
         client = there.client("c", will=Will("gone/c", b"bye"))
-        subscribe(client, "t")
+        client.subscribe("t")
         there.ask(partial(there.listener.broker.publish, "t", b"never read"))
-        wait_until(partial(has_input, client.socket), "the message did not come")
+        wait_until(partial(has_input, client.socket))
 
         def leave_and_publish() -> None:  # On the thread of the broker, which reads no socket meanwhile.
             client.send(Disconnect())
@@ -223,7 +195,7 @@ def test_a_disconnect_cancels_the_will_although_messages_for_the_client_are_rese
             there.listener.broker.publish("t", b"into the closed socket")
 
         there.ask(leave_and_publish)
-        wait_until(lambda: there.stats.gauges()["connections"] == 1, "the connection stays")
+        wait_until(lambda: there.stats.gauges()["connections"] == 1)
         there.ask(partial(there.listener.broker.publish, "gone/last", b"."))
         assert watcher.publish().topic == "gone/last"
 
@@ -231,7 +203,7 @@ def test_a_disconnect_cancels_the_will_although_messages_for_the_client_are_rese
 @pytest.mark.parametrize("how", ["fin", "reset"])
 def test_a_lost_connection_publishes_its_will(how: str) -> None:
     with served() as there, there.client("watcher") as watcher:
-        subscribe(watcher, "gone/#")
+        watcher.subscribe("gone/#")
         client = there.client("c", will=Will("gone/c", b"bye"))
         if how == "reset":
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -241,7 +213,7 @@ def test_a_lost_connection_publishes_its_will(how: str) -> None:
 
 def test_a_session_is_taken_over_and_goes_on() -> None:
     with served() as there, there.client("w") as writer, there.client("r", clean_start=False) as old:
-        subscribe(old, "t", 1)
+        old.subscribe("t", 1)
         writer.send(Publish("t", b"1", 1, packet_id=1))
         assert old.publish().payload == b"1"  # and does not acknowledge it
         with there.client("r", clean_start=False) as new:
@@ -251,83 +223,10 @@ def test_a_session_is_taken_over_and_goes_on() -> None:
             assert (again.payload, again.dup) == (b"1", True)
 
 
-# ---- who reads slowly, or much ----
-
-
-def test_a_subscriber_that_does_not_read_costs_little_and_what_it_loses_is_counted() -> None:
-    limits = BrokerLimits(sessions=SessionLimits(queued_records_max=1_000))
-    payload, count = bytes(1_000), 40_000
-    with (
-        served(limits=limits, capacity_bytes=1 << 24) as there,
-        there.client("slow") as slow,
-        there.client("w") as writer,
-    ):
-        subscribe(slow, "t")
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        for begin in range(0, count, 500):
-            writer.socket.sendall(
-                b"".join(encode(Publish("t", b"%08d" % i + payload)) for i in range(begin, begin + 500))
-            )
-        ping(writer)
-        grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        assert grown_kib < 20_000  # of 40 MB; the ring was populated when it was made
-        dropped = there.stats.dropped()
-        lost = dropped["queue"] + dropped["overrun"]
-        assert lost > 0
-        numbers = [int(slow.publish().payload[:8]) for _ in range(count - lost)]
-        assert numbers == sorted(set(numbers))
-        assert numbers[-1] == count - 1  # the newest are kept
-        ping(slow)
-
-
-def test_a_client_that_does_not_read_its_acknowledgements_is_no_longer_read() -> None:
-    with served() as there, there.client("c") as client, there.client("other") as other:
-        message = encode(Publish("t", b"x", 1, packet_id=1))
-        data = message * 10_000
-        client.socket.setblocking(False)
-        sent = refused = 0
-        while refused < 50:  # times in a row
-            assert sent < 160_000_000, "somebody takes it all"
-            try:
-                sent += client.socket.send(data[sent % len(message) :])
-                refused = 0
-            except BlockingIOError:
-                refused += 1
-                ping(other)
-        client.socket.settimeout(PATIENCE_S)
-        expected = sent // len(message) * encode(PubAck(1))
-        received = 0
-        while received < len(expected):  # too many to look at one by one
-            found = client.socket.recv(1 << 20)
-            assert expected[received : received + len(found)] == found
-            received += len(found)
-
-
-def test_a_publisher_in_full_flood_does_not_starve_another_client() -> None:
-    with served() as there, there.client("flood") as flood, there.client("honest") as honest:
-        subscribe(honest, "mine")
-        done = threading.Event()
-        batch = encode(Publish("noise", bytes(100))) * 1_000
-
-        def pour() -> None:
-            while not done.is_set():
-                flood.socket.sendall(batch)
-
-        pouring = threading.Thread(target=pour)
-        pouring.start()
-        try:
-            for i in range(200):
-                honest.send(Publish("mine", b"%d" % i))
-                assert honest.publish().payload == b"%d" % i
-        finally:
-            done.set()
-            pouring.join()
-
-
 def test_an_idle_broker_sleeps() -> None:
     with served() as there:
         clients = [there.client(f"c{i}", keep_alive_s=60) for i in range(50)]
-        ping(clients[0])
+        clients[0].ping()
         before = there.stats.totals()["wakeups"]
         threading.Event().wait(2.0)  # what is measured, not waited for
         assert there.stats.totals()["wakeups"] - before < 10
@@ -340,142 +239,14 @@ def test_a_hundred_clients_come_and_go_and_leave_nothing() -> None:
         for round_number in range(3):
             clients = [there.client(f"c{i}") for i in range(100)]
             for client in clients:
-                subscribe(client, f"t/{round_number}/#")
+                client.subscribe(f"t/{round_number}/#")
             for client in clients:
                 client.send(Disconnect())
                 assert client.packet() is None
                 client.close()
-        wait_until(lambda: there.stats.gauges()["connections"] == 0, "the last has gone")
+        wait_until(lambda: there.stats.gauges()["connections"] == 0)
         now = there.stats.gauges()
         assert (now["sessions"], now["queues_bytes"]) == (0, 0)
-
-
-# ---- other threads ----
-
-
-def test_a_sync_on_another_thread_releases_acknowledgements() -> None:
-    with served(durability=Durability.DISK) as there, there.client() as client:
-        client.send(Publish("t", b"1", 1, packet_id=1))
-        wait_until(lambda: there.stats.gauges()["acks_waiting"] == 1, "it waits for the disk")
-        assert client.is_silent()
-        there.partition.ring.durable(there.partition.writer.end_position)
-        there.listener.wake()
-        assert client.packet() == PubAck(1)
-
-
-def test_other_threads_publish_and_ask() -> None:
-    with served() as there, there.client() as client:
-        subscribe(client, "from/#", 1)
-        assert there.listener.publish("from/a/thread", b"1", 1)
-        assert client.publish().payload == b"1"
-        assert there.ask(lambda: threading.current_thread().name) == "brim-mqtt"
-        with pytest.raises(ZeroDivisionError):
-            there.ask(lambda: 1 / 0)
-        rows = there.ask(lambda: there.stats.clients(there.listener.broker.sessions))
-        assert [(row.client_id, row.subscriptions, row.delivered) for row in rows] == [("c", 1, 1)]
-
-
-def test_an_answer_that_is_no_longer_awaited_is_dropped_without_a_word(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with served() as there:
-        busy, seen = threading.Event(), []
-        there.listener.call(lambda: busy.wait(PATIENCE_S))
-        left = there.listener.submit(lambda: seen.append("left"))
-        assert left.cancel()
-        busy.set()
-        assert there.listener.submit(lambda: 1).result(PATIENCE_S) == 1
-    assert seen == []
-    assert "failed" not in caplog.text
-
-
-def test_a_call_that_fails_is_logged_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    with served() as there, there.client() as client:
-        there.listener.call(lambda: 1 / 0)
-        ping(client)
-        there.ask(lambda: None)
-        assert "ZeroDivisionError" in caplog.text
-        caplog.clear()
-
-
-def test_records_of_another_process_are_routed_when_the_loop_is_woken() -> None:
-    with memory_directory() as directory, served() as there, there.client() as client:
-        subscribe(client, "cam/#")
-        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
-            writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
-            reader = attached.reader(start="latest", verify=True)
-            source = there.ask(partial(there.listener.add_producer_ring, reader))
-            for i in range(3):
-                writer.publish(b"%d" % i, key=f"cam/{i}")
-                there.listener.wake()
-                assert client.publish().payload == b"%d" % i
-            there.ask(lambda: there.listener.remove_ring(source))
-            reader.close()
-            attached.close()
-
-
-def test_a_producer_that_waits_for_us_loses_nothing_on_the_way_to_a_client_that_reads() -> None:
-    count = 3_000
-    with memory_directory() as directory, served() as there, there.client() as client:
-        subscribe(client, "cam/#")
-        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
-            writer, attached = (
-                ring.writer(when_full="block", queue_timeout_ms=20_000),
-                Ring.attach(directory / "t@cam"),
-            )
-            reader = attached.reader(start="latest", verify=True, blocks_writer=True)
-            source = there.ask(partial(there.listener.add_producer_ring, reader))
-
-            def produce() -> None:
-                for i in range(count):
-                    assert writer.publish(b"%04d" % i + bytes(200), key="cam/1") is not None
-                    there.listener.wake()
-
-            producing = threading.Thread(target=produce)
-            producing.start()
-            assert [int(client.publish().payload[:4]) for _ in range(count)] == list(range(count))
-            producing.join()
-            there.ask(lambda: there.listener.remove_ring(source))
-            reader.close()
-            attached.close()
-
-
-def test_a_producer_that_stops_heeding_us_is_read_on() -> None:
-    with memory_directory() as directory, served() as there, there.client() as client:
-        subscribe(client, "cam/#")
-        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
-            writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
-            reader = attached.reader(start="latest", verify=True, blocks_writer=True)
-            source = there.ask(partial(there.listener.add_producer_ring, reader))
-            (slot,) = [slot.slot for slot in ring.slots() if not slot.local]
-            ring.evict(slot)
-            writer.publish(b"after it", key="cam/1")
-            there.listener.wake()
-            assert client.publish().payload == b"after it"
-            assert there.stats.totals()["producer_evictions"] == 1
-            there.ask(lambda: there.listener.remove_ring(source))
-            reader.close()
-            attached.close()
-
-
-def test_a_window_full_of_a_source_that_is_removed_opens_again() -> None:
-    limits = BrokerLimits(sessions=SessionLimits(in_flight_max=2))
-    with memory_directory() as directory, served(limits=limits) as there, there.client() as client:
-        subscribe(client, "#", 1)
-        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
-            writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
-            reader = attached.reader(start="latest", verify=True)
-            source = there.ask(partial(there.listener.add_producer_ring, reader))
-            writer.publish_many([b"1", b"2"], key="cam", flags=1)
-            there.listener.wake()
-            assert [client.publish().payload for _ in range(2)] == [b"1", b"2"]  # never acknowledged
-            there.listener.publish("t", b"waits", 1)
-            there.ask(lambda: None)
-            assert client.is_silent()
-            there.ask(lambda: there.listener.remove_ring(source))
-            assert client.publish().payload == b"waits"
-            reader.close()
-            attached.close()
 
 
 # ---- listening and stopping ----
@@ -551,26 +322,8 @@ def test_a_stop_closes_every_connection_and_publishes_the_wills() -> None:
 
 def test_what_is_queued_for_a_client_is_sent_before_a_stop() -> None:
     with served() as there, there.client() as client:
-        subscribe(client, "t")
+        client.subscribe("t")
         for i in range(100):
             there.listener.publish("t", b"%d" % i)
         there.listener.stop()
         assert [client.publish().payload for _ in range(100)] == [b"%d" % i for i in range(100)]
-
-
-def test_a_client_of_ever_new_topics_does_not_keep_others_waiting() -> None:
-    with served() as there, there.client("many") as many, there.client("one") as one:
-        broker, seen = there.listener.broker, list[int]()
-        handle = broker.handle
-
-        def noted(events: Iterable[Event]) -> None:
-            events = list(events)
-            if not seen:
-                one.send(Subscribe(7, (Subscription("t"),)))
-            seen.extend(kind for kind, *_ in events)
-            handle(events)
-
-        broker.handle = noted  # type: ignore[method-assign]
-        many.send(*(Publish(f"new/{n}") for n in range(8_000)))
-        assert one.packet() == SubAck(7, (ReasonCode(0),))
-        assert seen.index(EventKind.PACKET) < 20, "asked only after all new topics of another client"
