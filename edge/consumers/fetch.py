@@ -74,13 +74,13 @@ class FetchedBatches:
         self.records_left -= records
 
 
-class _Over(Enum):
-    """The log has no records from there on."""
+class _EndOfLog(Enum):
+    """Answer of the log without records."""
 
-    NOTHING = 0
+    HERE = 0  # it has no records from that offset on
 
 
-NOTHING: Final = _Over.NOTHING
+LOG_ENDED: Final = _EndOfLog.HERE
 
 
 class FetchReader:
@@ -119,7 +119,7 @@ class FetchReader:
             else:
                 taken.more = True
         if until_ns == NOTHING_NS != group.replay.until_ns(group.partitions.values(), now_s):
-            taken.more = True
+            taken.more = True  # the first record has started the clock of the replay
             group.changes += 1  # for the other members
         return taken
 
@@ -139,8 +139,8 @@ class FetchReader:
         records = self._look(group, partition, offer, min(taken.bytes_left, taken.read_max_bytes))
         if records is None:
             return False
-        if records is NOTHING:
-            return self._over(group, partition, offer)
+        if records is LOG_ENDED:
+            return self._end_epoch(group, partition, offer)
         if isinstance(records, Overwritten):
             tracker.skip(offer.first, min(records.nearest, offer.end or records.nearest))
             return True
@@ -203,8 +203,8 @@ class FetchReader:
             batch = BatchInfo(partition.ring, records.epoch, records.offset, count, offer.tries, again=again)
             taken.add(batch, selected.data, delivered)
 
-    def _over(self, group: ConsumerGroup, partition: GroupPartition, offer: Offer) -> bool:
-        """Act on an epoch without further records."""
+    def _end_epoch(self, group: ConsumerGroup, partition: GroupPartition, offer: Offer) -> bool:
+        """Skip records that the log lacks, or continue with the next epoch. False: there is none."""
         if offer.end is not None:
             partition.tracker.skip(offer.first, offer.end)
             return True
@@ -213,7 +213,7 @@ class FetchReader:
 
     def _look(
         self, group: ConsumerGroup, partition: GroupPartition, offer: Offer, limit_bytes: int
-    ) -> RingRecords | Overwritten | Literal[_Over.NOTHING] | None:
+    ) -> RingRecords | Overwritten | Literal[_EndOfLog.HERE] | None:
         """Records of an offer that exist now. None: not yet."""
         source = self._registry.rings[partition.ring].source
         if partition.epoch != source.epoch:
@@ -224,7 +224,7 @@ class FetchReader:
         if not isinstance(records, Overwritten):
             return records
         logged = self._look_in_log(group, partition, source, offer, limit_bytes)
-        if logged is None or (logged is not NOTHING and logged.offset < records.nearest):
+        if logged is None or (logged is not LOG_ENDED and logged.offset < records.nearest):
             return logged
         return records
 
@@ -235,14 +235,14 @@ class FetchReader:
         source: RingSource,
         offer: Offer,
         limit_bytes: int,
-    ) -> RingRecords | Literal[_Over.NOTHING] | None:
+    ) -> RingRecords | Literal[_EndOfLog.HERE] | None:
         """Records that the log has for the offer. None: the read is under way."""
         if source.log is None:
-            return NOTHING
+            return LOG_ENDED
         answer = self._take_answer(partition)
         if answer is not None and (answer.epoch, answer.offset) == (partition.epoch, offer.first):
             if answer.records is None:
-                return NOTHING
+                return LOG_ENDED
             if answer.records.count <= offer.limit:
                 return answer.records
         partition.reading = True
