@@ -3,8 +3,8 @@
     data_source.py     spark.read.format("brim") and readStream
     options.py         options for .option()
     landing_zone.py    list and content of the drained files
-    table_plan.py      files and tasks of a batch query
-    task_planning.py   files and tasks of a batch of a stream
+    table_plan.py      files and tasks of a query, by its options
+    task_planning.py   rules for both: progress, missing numbers, doubled records, tasks of equal size
     lake.py            one table of Parquet files, read by Spark, and of the others
     filters.py         conditions, by options or pushed down by Spark
     tables.py          tables of batches, with or without a Delta log; schema_evolution.py: their columns

@@ -1,6 +1,7 @@
-"""Plan of a table: the files that are present, those to read, and the tasks for them.
+"""Plan of a query by its options: the files of a table, or the end of a batch of a stream, and the tasks.
 
-Owns the choice of files for batch queries, in the data source and in lake(). Uses only names of files.
+Owns the choice of files for batch queries, in the data source and in lake(), and the options of both kinds of
+query; task_planning.py has the rules, without options. Uses only names of files.
 
 Invariant: for equal options and equal `ending` the plan of lake() and that of the data source agree.
 """

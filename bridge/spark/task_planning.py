@@ -1,4 +1,4 @@
-"""Plan of a batch: the files between two offsets of the stream, and the tasks that read them.
+"""Rules of plans: the files between two offsets of a stream, and the tasks that read them. No options.
 
 Owns the progress of a stream: for each edge the last drain_seq that was read. Draining puts its files in that
 order. So a batch reads everything up to a drain_seq. A file that appears late, with an older range of

@@ -2,7 +2,8 @@
 
 Owns the names, which are an interface: a name is added, never given another meaning. Units are seconds,
 bytes and plain counts, as Prometheus advises; counters end with _total. edge/observe/prometheus.py fills the
-page, and docs/reference/metrics.md lists this table (`./dev docs`).
+page, and docs/reference/metrics.md lists this table (`./dev docs`). The C core counts messages, and losses by
+cause (MQ_DROP_* of ringbuf/c/mqtt/mqtt_api.h).
 """
 
 from __future__ import annotations

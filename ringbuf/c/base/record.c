@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Records as bytes, from a ring, a segment or a drained file.  Every length is treated as hostile: read once,
- * and checked against the room before use.
+ * and checked against the room before use.  record.h has the layout, and computes the checksum.
  */
 #include "base/record.h"
 
