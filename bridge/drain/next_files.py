@@ -129,14 +129,21 @@ class NextFiles:
 
     def _next_file(self, source: PartitionSource, demand: Demand) -> InFlightFile | bool:
         """A file of this partition; otherwise True if the partition has advanced in another way."""
+        buffer = self._buffers.pop() if self._buffers else RecordBuffer()
+        file = self._read_file(source, demand, buffer)
+        if not isinstance(file, InFlightFile):
+            self._buffers.append(buffer)
+        return file
+
+    def _read_file(
+        self, source: PartitionSource, demand: Demand, buffer: RecordBuffer
+    ) -> InFlightFile | bool:
         cursor = self._partitions.cursor_of(source.name)
         assert cursor is not None
         start = cursor.live_offset if demand.live else cursor.next_offset
-        buffer = self._buffers.pop() if self._buffers else RecordBuffer()
         batch = source.read(cursor.epoch, start, self.scheduler.limit_bytes(demand), buffer)
         quiet = not any(self._window.of(source.name))
         if batch is None:
-            self._buffers.append(buffer)
             if cursor.ahead:
                 ended = source.is_gone or source.moved_on(cursor.epoch)
                 return quiet and ended and self._pass(cursor, demand)
@@ -145,20 +152,17 @@ class NextFiles:
         end = batch.first_offset + self._settings.file_records
         if stop is not None:
             if batch.first_offset >= stop:
-                self._buffers.append(buffer)
                 return quiet and self._pass(cursor, demand)
             end = min(end, stop)
         batch = cut(batch, end - 1)
         if self._resend is not None:
             part = self._resend.part_of(batch, self._window.files)
             if part is None:
-                self._buffers.append(buffer)
                 return False
             batch = part
         if stop is not None:
             self._partitions.backlog_ns[source.name] = batch.last_timestamp_ns
         if quiet and stop is None and self._splits(source, cursor, batch):
-            self._buffers.append(buffer)
             return True
         file = InFlightFile(self._intent(source, cursor, start, batch), buffer, backlog=not demand.live)
         file.shipment = Shipment(file.intent, batch)
