@@ -138,7 +138,7 @@ class AckTracker:
         again = sorted(span for span in tried if span.end > floor)
         self.next = max(floor, self.done.max() + 1 if self.done else 0, *(span.end for span in again))
         if self.next > floor:
-            self._spans = self._come_again(again)
+            self._spans = self._stored_spans(again)
             self._trim()
 
     # ---- state ----
@@ -329,7 +329,7 @@ class AckTracker:
         They come again after `delay_s`, or, None, after a time that grows with each try. `counts`: True for a
         failed try. In ordered groups everything behind them comes again as well.
         """
-        returned, lowest = 0, NEVER
+        given: list[Span] = []
         for offset, count in runs:
             first, end = max(offset, self.floor), min(offset + count, self.next)
             for span in (
@@ -340,40 +340,28 @@ class AckTracker:
                     continue  # done before: neither it nor anything behind it comes again
                 if len(self._spans) + 2 > self._rules.spans_max:
                     a, b = span.first, span.end  # no room for pieces: the whole span
-                returned += self._open(a, b)
-                lowest = min(lowest, a)
-                self._fail(self._split(span, a, b), now_s, cause, counts=counts, delay_s=delay_s)
-        if lowest < NEVER and self._rules.ordered:
-            self._rewind(int(lowest))
+                given.append(self._split(span, a, b))
+                self._fail(given[-1], now_s, cause, counts=counts, delay_s=delay_s)
+        returned = self._come_again(given)
         self.counts.returned += returned
-        self._join_spans()
         return returned
 
     def drop_member(self, member: str, now_s: float, cause: str, *, counts: bool) -> None:
         """Give back all records of a member that has left, or died (`counts`: a failed try), at once."""
-        lowest = NEVER
-        for span in self._spans:
-            if span.member == member:
-                lowest = min(lowest, span.first)
-                self._fail(span, now_s, cause, counts=counts, delay_s=0.0)
-        if lowest < NEVER and self._rules.ordered:
-            self._rewind(int(lowest))
-        self._join_spans()
+        held = [span for span in self._spans if span.member == member]
+        for span in held:
+            self._fail(span, now_s, cause, counts=counts, delay_s=0.0)
+        self._come_again(held)
 
     def expire(self, now_s: float) -> int:
         """Take back records that were not acknowledged in time. Returns their number."""
         if self.next_due_s() > now_s:
             return 0
-        expired, lowest = 0, NEVER
-        for span in self._spans:
-            if span.member is not None and span.due_s <= now_s:
-                expired += self._open(span.first, span.end)
-                lowest = min(lowest, span.first)
-                self._fail(span, now_s, "not acknowledged in time", counts=True, delay_s=None)
-        if lowest < NEVER and self._rules.ordered:
-            self._rewind(int(lowest))
+        late = [span for span in self._spans if span.member is not None and span.due_s <= now_s]
+        for span in late:
+            self._fail(span, now_s, "not acknowledged in time", counts=True, delay_s=None)
+        expired = self._come_again(late)
         self.counts.expired += expired
-        self._join_spans()
         return expired
 
     def extend(self, member: str, now_s: float) -> None:
@@ -446,7 +434,7 @@ class AckTracker:
     def _is_dead(self, tries: int) -> bool:
         return 0 < self._rules.tries_max <= tries
 
-    def _come_again(self, tried: Iterable[Tried]) -> list[Span]:
+    def _stored_spans(self, tried: Iterable[Tried]) -> list[Span]:
         """Spans over everything from the floor to `next`, due at once, with the tries of `tried`."""
         spans, at = [], self.floor
         for first, end, tries, cause in tried:
@@ -457,11 +445,19 @@ class AckTracker:
             at = max(at, end)
         return [*spans, Span(at, self.next, 0, 0.0)] if at < self.next else spans
 
-    def _rewind(self, first: int) -> None:
-        """Make spans in flight behind `first` wait again; that is not a failed try."""
-        for span in self._spans:
-            if span.first >= first and span.member is not None:
-                span.member, span.due_s = None, 0.0
+    def _come_again(self, failed: list[Span]) -> int:
+        """Let the records of failed spans come again, and return their number.
+
+        In ordered groups everything in flight behind them comes again as well; that is not a failed try.
+        """
+        count = sum(self._open(span.first, span.end) for span in failed)
+        if self._rules.ordered and failed:
+            lowest = min(span.first for span in failed)
+            for span in self._spans:
+                if span.first >= lowest and span.member is not None:
+                    span.member, span.due_s = None, 0.0
+        self._join_spans()
+        return count
 
     def _finish(self, first: int, end: int) -> None:
         self.done.add_range(first, end)

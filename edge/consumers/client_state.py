@@ -129,7 +129,7 @@ class ConsumerCore:
         self._fetch_id = 0
         self._join_id = 0
         self._join_s = 0.0
-        self._heard_from_us_s = 0.0
+        self._requested_s = 0.0
 
     # ---- for client.py ----
 
@@ -166,7 +166,7 @@ class ConsumerCore:
         due_s = min(self._under_way.values(), default=now_s + 1.0)
         if self._joined is None:
             return min(due_s, max(self._join_s, now_s + 0.01))
-        return min(due_s, self._heard_from_us_s + self._joined.heartbeat_ms / 1000)
+        return min(due_s, self._requested_s + self._joined.heartbeat_ms / 1000)
 
     def take(self, answer: Answer, frames: list[bytes], now_s: float) -> None:
         """Process an answer."""
@@ -284,10 +284,10 @@ class ConsumerCore:
             limits = (self.settings.batch_bytes, MAX_WAIT_MS, self.settings.batch_records)
             fetch = Fetch(self._fetch_id, VERSION, group, member, *limits)
             self._outgoing.append(fetch)
-        elif now_s >= self._heard_from_us_s + joined.heartbeat_ms / 1000:
+        elif now_s >= self._requested_s + joined.heartbeat_ms / 1000:
             self._outgoing.append(Heartbeat(next(self._numbers), VERSION, group, member))
         if self._outgoing:
-            self._heard_from_us_s = now_s
+            self._requested_s = now_s
 
     def _lose(self) -> None:
         """Forget everything under way: the broker has ended, or has forgotten this member."""
