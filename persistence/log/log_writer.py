@@ -53,7 +53,7 @@ from ringbuf.native import ffi, lib
 log = logging.getLogger(__name__)
 
 RINGS_MAX: int = lib.RB_WAKEUP_RINGS
-ROUND_BYTES = 8 << 20  # taken from all rings in one round: bounds the delay of an acknowledgement
+ROUND_BYTES = 8 << 20  # taken from all rings in one round, at most; fewer if the disk is slow
 EXTENT_BYTES = 1 << 20  # approximate size of an extent: read, verified and perhaps lost as a unit
 SYNC_BYTES = 8 << 20
 RING_SHARE = 4  # largest part of a ring that waits for an interval: the rest is for new records

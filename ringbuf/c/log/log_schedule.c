@@ -17,6 +17,7 @@
 #define LAZY_FOR_NS 100000000ll /* after this time without records, backoffs for interval rings end */
 #define IDLE_NS 60000000000ll
 #define SPIN_LOOKS 32
+#define ROUND_NS 100000000ll /* wanted length of a full round; its acknowledgements wait for two at most */
 
 rb_log *rb_log_new(rb_wakeup *wakeup)
 {
@@ -35,6 +36,7 @@ rb_log *rb_log_new(rb_wakeup *wakeup)
     in->backoff_ns = BACKOFF_MIN_NS;
     in->lazy_at = in->urgent_at = -LAZY_FOR_NS;
     in->disk.descriptor = -1;
+    in->fits_bytes = UINT64_MAX;
     pthread_mutex_init(&in->lock, NULL);
     log->descriptor = log->wake_descriptor = -1;
     log->due_ns = INT64_MAX;
@@ -91,16 +93,26 @@ static int64_t idle_ns(const rb_log *log, int64_t now)
     return log->active_at + log->prove_after_ns - now;
 }
 
+/* Adapt the next rounds to a disk that wrote and synced `bytes` in `took_ns`: a flood into one ring must not
+ * delay the acknowledgements of others by rounds that the disk cannot write in time. */
+static void measure(rb_log *log, uint64_t bytes, int64_t took_ns)
+{
+    uint64_t fits = bytes * (ROUND_NS / 1000) / (uint64_t)(took_ns / 1000 + 1);
+    log->inside->fits_bytes = fits > log->step_bytes ? fits : log->step_bytes;
+}
+
 int rb_log_round(rb_log *log, int64_t now, int take, int sync)
 {
-    uint64_t total = 0, taken;
+    uint64_t total = 0, taken, fits = log->inside->fits_bytes;
+    uint64_t limit = fits < log->round_bytes ? fits : log->round_bytes;
+    int64_t started = rb_now_ns();
     int result;
     log->rounds++;
     do {
         taken = take ? rb_log_take(log, now, log->step_bytes) : 0;
         result = rb_log_write(log);
         total += taken;
-    } while (result == RB_LOG_DONE && taken >= log->step_bytes && total < log->round_bytes);
+    } while (result == RB_LOG_DONE && taken >= log->step_bytes && total < limit);
     if (result == RB_LOG_FAILED)
         return result;
     bool sync_requested = sync && log->extents_synced < log->extents_queued;
@@ -108,6 +120,8 @@ int rb_log_round(rb_log *log, int64_t now, int take, int sync)
         int synced = rb_log_sync(log, now);
         if (result != RB_LOG_FULL || synced == RB_LOG_FAILED)
             result = synced;
+        if (total >= limit) /* shorter ones say little about the disk */
+            measure(log, total, rb_now_ns() - started);
     }
     if (log->troubles && (result == RB_LOG_DONE || result == RB_LOG_MOVED))
         return RB_LOG_TROUBLE;

@@ -1,6 +1,7 @@
 """Rounds of the log: bytes as persistence/segment/format.py requires, and what readers and publishers see."""
 
 import errno
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,6 +120,32 @@ def side_of(memory: Path, segment_bytes: int = 1 << 20, *, direct: bool = False)
         yield side
     finally:
         side.close()
+
+
+def test_a_round_has_no_more_than_a_slow_disk_writes_in_its_time(runtime_directory: Path) -> None:
+    """Otherwise a flood into one ring delays the acknowledgements of all rings of the log."""
+    with side_of(runtime_directory) as side:
+        flooded, c = side.ring("disk"), side.log.commit.c
+        c.extent_bytes = c.step_bytes = 2048
+        c.round_bytes = 16384
+        rounds: list[int] = []
+
+        def round_of_flood() -> int:
+            fill(flooded.writer())
+            before = side.durable()[0]
+            side.go()
+            rounds.append(side.durable()[0] - before)
+            return rounds[-1]
+
+        round_of_flood()  # begins the segment
+        side.files.hook = lambda operation, _: time.sleep(0.3 if operation == "fdatasync" else 0)
+        full, next_one = round_of_flood(), round_of_flood()
+        assert full >= 16384
+        assert next_one <= 8192
+        side.files.hook = None
+        for _ in range(20):
+            round_of_flood()
+        assert max(rounds[3:]) >= 16384, "the disk is fast again"
 
 
 @pytest.mark.parametrize("direct", [False, True])
