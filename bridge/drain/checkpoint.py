@@ -22,6 +22,8 @@ at once. The body is a msgpack map:
                    there are none. `payloads` of an intent is one of these ids
     columns        {name: type} of all fields of payload schemas until now; absent if there are none
     free           numbers of files that were given up: the next files take them
+    turn           turn at the sink in which all of this was compared with its names
+                   (bridge/sinks/lease_holder.py); absent if there was none
     paused         True if an operator has paused the bridge
 
 Order of the steps. It turns at-least-once puts into exactly-once files:
@@ -96,6 +98,7 @@ class Checkpoint:
     schemas: dict[str, str] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
     streams: tuple[str, ...] = ()
+    turn: str = ""
     paused: bool = False
     fresh: bool = True  # nothing has been saved yet: the sink may have newer facts
     saved: bool = True  # the file has this state
@@ -233,6 +236,10 @@ class Checkpoint:
         self.cursors[cursor.stream, cursor.partition] = cursor
         self.saved = False
 
+    def compared_in(self, turn: str) -> None:
+        """Record that in this turn all was compared with the sink. It is saved with the next save."""
+        self.turn, self.saved = turn, self.saved and turn == self.turn
+
     def save(self) -> None:
         """Write this state to the disk. Raises CheckpointError."""
         try:
@@ -257,6 +264,7 @@ class Checkpoint:
                 **({"schemas": self.schemas} if self.schemas else {}),
                 **({"columns": self.columns} if self.columns else {}),
                 **({"streams": self.streams} if self.streams else {}),
+                **({"turn": self.turn} if self.turn else {}),
             }
         )
         return ENVELOPE.pack(body)
@@ -308,7 +316,7 @@ class Checkpoint:
         self.schemas, self.columns = schemas, columns
         self.drain_seq, self.day, self.fresh = values["drain_seq"], values["day"], False
         self.intents, self.free, self.paused, self.losses = intents, free, paused, losses
-        self.streams = streams
+        self.streams, self.turn = streams, str(values.get("turn", ""))
         self.cursors = {(cursor.stream, cursor.partition): cursor for cursor in cursors}
 
     def _read(self) -> bytes:

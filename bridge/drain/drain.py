@@ -141,7 +141,7 @@ class Drain:
         self._begun = False  # the content of the sink is known
         self._collected = False  # collect() was called
         self._stale = False  # the sink has failed: its presence is checked again
-        self._overtaken = False  # another bridge may have put files
+        self._turn = ""  # at the sink
         self._scan_at = 0.0
         self._saved_at = 0.0
 
@@ -283,25 +283,36 @@ class Drain:
         if isinstance(self._sink, Decoding):
             self._sink.remember(self.checkpoint.schemas)
             self.checkpoint.use_schema(self._delivery.schema, self._sink.evolve(self.checkpoint.columns))
-        self._overtaken |= bool(self._sink.begin(self.settings.edge_id))
-        self._compare()
-        self._begun, self._overtaken = True, False
+        self._compare(every_day=self._is_overtaken())
+        self._begun = True
 
     def _begin_again(self) -> bool:
         """Begin again after a failure of the sink. True if another bridge was there: no file is in flight."""
-        self._overtaken |= bool(self._sink.begin(self.settings.edge_id))
-        if self._overtaken:  # the number of a file is given back unless the sink has it
-            self._wait_for_answers()
-        corrected = self._overtaken and self._compare()
-        self._stale = self._overtaken = False
+        corrected = False
+        if self._is_overtaken():
+            self._wait_for_answers()  # the number of a file is given back unless the sink has it
+            corrected = self._compare(every_day=True)
+        self._stale = False
         return corrected
 
-    def _compare(self) -> bool:
+    def _is_overtaken(self) -> bool:
+        """Begin at the sink. True if another bridge may have put files since the last comparison."""
+        turn = self._sink.begin(self.settings.edge_id)
+        if turn is None:
+            return False
+        self._turn, known = turn.own, self.checkpoint.turn
+        if not known or known not in turn:
+            return True
+        self.checkpoint.compared_in(turn.own)  # no other bridge had a turn between these two
+        return False
+
+    def _compare(self, *, every_day: bool) -> bool:
         """Correct the checkpoint by the names in the sink. True if it was corrected."""
         sink, checkpoint = self._sink, self.checkpoint
         corrected = not isinstance(sink, RecordSink) and reconcile(
-            sink, checkpoint, self._first_offset_of, self.installation.owns, every_day=self._overtaken
+            sink, checkpoint, self._first_offset_of, self.installation.owns, every_day=every_day
         )
+        checkpoint.compared_in(self._turn)
         if corrected:
             self._window.clear()
             for name in self.partitions.sources:

@@ -9,15 +9,16 @@ records that still exist are drained, the others are declared once more.
 
 A checkpoint that was saved and belongs to this place is the usual case. Then only names from the first number
 on are listed that is in flight or next, and only of the days since the last file. If another bridge may have
-held the lease, all days are listed from that number on: its clock may have another day. If it has used one of
-these numbers, files that were in flight and are not in the sink are decided again: their records still wait.
+held the lease since the last comparison, all days are listed from that number on: its clock may have another
+day. If it has used one of these numbers, files that were in flight and are not in the sink are decided again:
+their records still wait. Names with lower numbers, and merged files of lower numbers, are never read.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
@@ -49,10 +50,7 @@ def reconcile(
     `first_offset_of`: the first offset of an epoch, if the ring has it. `owns`: true if an epoch belongs to
     this installation. `every_day`: another bridge may have put files, under any day.
     """
-    if not _may_be_behind(sink, checkpoint, every_day=every_day):
-        return False
-    # Without a checkpoint no number is free, so the numbers in merged files do not matter.
-    names = sorted(set(_named(sink, checkpoint.edge, "", whole=checkpoint.fresh)))
+    names = sorted(set(_names_to_compare(sink, checkpoint, every_day=every_day)))
     if not _has_strange(checkpoint, names):
         return False
     names = _without_doubles(sink, checkpoint, names)
@@ -147,19 +145,26 @@ def _plain(name: FileName) -> FileName:
     return replace(name, compressed=False)
 
 
-def _may_be_behind(sink: FileSink, checkpoint: Checkpoint, *, every_day: bool) -> bool:
-    """True if another bridge has put a file that this checkpoint does not know."""
-    if checkpoint.fresh or not checkpoint.day:
-        return True
-    intent_numbers = [intent.drain_seq for intent in checkpoint.intents]
-    numbers = sorted({*checkpoint.free, *intent_numbers, max([checkpoint.drain_seq, *intent_numbers]) + 1})
-    day, today = date.fromisoformat(checkpoint.day), datetime.now(UTC).date()
-    if (store := merging_store(sink)) is not None:
-        every_day |= today < day
-        days = [name for name in store.days(checkpoint.edge) if every_day or name >= checkpoint.day]
-        return _has_strange(
-            checkpoint, (name for day in days for name in _from(store, checkpoint.edge, day, numbers[0]))
-        )
+def _names_to_compare(sink: FileSink, checkpoint: Checkpoint, *, every_day: bool) -> Iterable[FileName]:
+    """All names in the sink with a number that this checkpoint plans to use, or used, and maybe others."""
+    edge, intents = checkpoint.edge, checkpoint.intents
+    if checkpoint.fresh:  # no number is free, so the numbers in merged files do not matter
+        return _named(sink, edge, "", whole=True)
+    last = max([checkpoint.drain_seq, *(intent.drain_seq for intent in intents)])
+    numbers = sorted({*checkpoint.free, *(intent.drain_seq for intent in intents), last + 1})
+    days = sorted({checkpoint.day, *(intent.name(edge).day for intent in intents)})
+    today = datetime.now(UTC).date()
+    if (store := merging_store(sink)) is None:
+        behind = not checkpoint.day or _may_be_behind(sink, checkpoint, numbers, today)
+        return _named(sink, edge, "") if behind else ()
+    every_day |= today.isoformat() < days[-1]
+    chosen = [day for day in store.days(edge) if every_day or day >= days[0]]
+    return (name for day in chosen for name in _from(store, edge, day, numbers[0]))
+
+
+def _may_be_behind(sink: FileSink, checkpoint: Checkpoint, numbers: Sequence[int], today: date) -> bool:
+    """True if a sink that lists no days has a file that this checkpoint does not know, or may have one."""
+    day = date.fromisoformat(checkpoint.day)
     if not day <= today < day + timedelta(days=LOOK_DAYS):
         return True
     dates = [(day + timedelta(days=number)).isoformat() for number in range((today - day).days + 1)]

@@ -42,8 +42,8 @@ from bridge.errors import BadName, DrainedFileError, SinkConflict, SinkUnavailab
 from bridge.format.file_builder import DrainedFile
 from bridge.format.file_name import STAGED_DIRECTORY
 from bridge.format.installation import Holder
-from bridge.sinks.interface import StoredEntry
-from bridge.sinks.lease_holder import holder_as_dict, holder_in, last_holder_in, refusal
+from bridge.sinks.interface import StoredEntry, Turn
+from bridge.sinks.lease_holder import holder_as_dict, holder_in, next_turn, refusal
 from persistence.durable_file import is_unreadable
 from persistence.files import OsFiles
 
@@ -81,7 +81,7 @@ class DirectorySink:
         self.root = root
         self._synced: set[Path] = set()  # directories whose names are on the disk
         self._locks: dict[Path, int] = {}  # by directory of the edge
-        self._had_other = False  # another holder had the lock of an edge since the last begin()
+        self._turns: dict[Path, Turn] = {}  # of each lock
         self._making = threading.Lock()  # for those above; files are written in parallel
         self._holder: Holder | None = None
 
@@ -105,7 +105,7 @@ class DirectorySink:
         """See Leasing."""
         self._holder = holder
 
-    def begin(self, edge: str) -> bool:
+    def begin(self, edge: str) -> Turn:
         """See Sink."""
         directory = self.root / f"edge={edge}"
         try:
@@ -114,11 +114,10 @@ class DirectorySink:
                 self._lock(directory)
                 if not os.access(directory, os.W_OK | os.X_OK):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
-                had_other, self._had_other = self._had_other, False
         except OSError as error:
             self._synced.clear()
             raise _unavailable(directory, error) from error
-        return had_other
+        return self._turns[directory]
 
     def put(self, file: DrainedFile) -> None:
         """See Sink."""
@@ -160,10 +159,9 @@ class DirectorySink:
             except BlockingIOError as error:
                 holder = os.pread(fd, HOLDER_MAX_BYTES, 0)
                 raise refusal(str(directory), holder_in(holder), self._holder) from error
-            if self._holder is not None:
-                self._had_other |= _replace_holder(fd, self._holder) != self._holder.key
+            turn = _begin_turn(fd, self._holder)
             undo.pop_all()
-        self._locks[directory] = fd
+        self._locks[directory], self._turns[directory] = fd, turn
         _sweep(directory)
 
     def _unlock(self, directory: Path) -> None:
@@ -258,12 +256,13 @@ class DirectorySink:
             self._unlock(directory)
 
 
-def _replace_holder(fd: int, holder: Holder) -> str:
-    """Write the holder into the lock file. Return the key of the last one. Raises OSError."""
-    last = last_holder_in(os.pread(fd, HOLDER_MAX_BYTES, 0))
+def _begin_turn(fd: int, holder: Holder | None) -> Turn:
+    """Write the holder and its new turn into the lock file. Raises OSError."""
+    turn = next_turn(os.pread(fd, HOLDER_MAX_BYTES, 0))
     os.ftruncate(fd, 0)
-    os.pwrite(fd, json.dumps(holder_as_dict(holder)).encode(), 0)
-    return last
+    values = {**(holder_as_dict(holder) if holder else {}), "turn": turn.own}
+    os.pwrite(fd, json.dumps(values).encode(), 0)
+    return turn
 
 
 def _has_name(descriptor: int | None) -> bool:

@@ -19,6 +19,15 @@ from bridge.format.installation import Holder
 from bridge.format.sink_batch import Rejected, SinkBatch
 
 
+class Turn(NamedTuple):
+    """Turn of a drain as the only one of an edge: random ids of this turn and of the one before it; "": not
+    known.
+    """
+
+    own: str
+    before: str
+
+
 class FileSink(Protocol):
     """Store for drained files that keeps a name once.
 
@@ -41,13 +50,13 @@ class FileSink(Protocol):
     def url(self) -> str:
         """Destination for people and for the checkpoint, without secrets."""
 
-    def begin(self, edge: str) -> bool | None:
+    def begin(self, edge: str) -> Turn | None:
         """Begin a drain of this edge, or continue after a failure: check that a put() would probably work.
 
         If possible, the sink excludes other drains of this edge until close(): two of them would give the
-        same numbers to different files. Returns True if another drain may have put files since the last call:
-        the drain then looks up the numbers of its next files. Raises SinkUnavailable with the remedy, and is
-        then called again.
+        same numbers to different files. It then returns the turn of this one. If neither that turn nor the
+        one before it is known, the drain looks up the numbers of its next files under every day. Raises
+        SinkUnavailable with the remedy, and is then called again.
         """
 
     def put(self, file: DrainedFile) -> int | None:

@@ -9,7 +9,8 @@ put.
     another holder                refused, until it was not renewed for LEASE_S
 
 An idle holder does not renew, so two bridges of one edge may hold the lease in turns. Only take() takes it
-from another holder, and reports that. The drain then looks up the numbers that the other one has given.
+from another holder. It draws a new turn, and returns it with the turn that it found (lease_holder.py). The
+drain then knows if another bridge may have given numbers.
 
 A holder is an installation during one boot (bridge/format/installation.py): clones of a machine are different
 holders.
@@ -43,7 +44,8 @@ from typing import TYPE_CHECKING, Any
 
 from bridge.errors import SinkUnavailable
 from bridge.format.installation import Holder
-from bridge.sinks.lease_holder import holder_as_dict, holder_in, last_holder_in, refusal
+from bridge.sinks.interface import Turn
+from bridge.sinks.lease_holder import holder_as_dict, holder_in, next_turn, refusal
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -86,32 +88,31 @@ class Lease:
         self._own = holder or this_machine()
         self._holder = self._own.key if isinstance(self._own, Holder) else self._own
         self._clock = clock
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         # Of the object that this holder has written; None: the lease is not held.
         self._e_tag: str | None = None
         self._renewed_at = 0.0
         self._held = False  # it was taken; another holder may have it now
-        self._had_other = False  # another holder had it since the last take()
+        self._turn = Turn("", "")  # the one that was written last, or was to be written
         # Version of another holder's object, and the time it was first seen.
         self._seen: tuple[str | None, float] = (None, 0.0)
         self._conditional = True
         self._name: LocalName | None = None
 
-    def take(self) -> bool:
-        """Take the lease. Returns True if another bridge may have held it since the last call.
+    def take(self) -> Turn | None:
+        """Take the lease. Returns its turn; None: the store has no leases.
 
         Raises SinkUnavailable: another bridge holds it; errors of obstore.
         """
-        with self._turn:
+        with self._lock:
             self._take_name()
             if self._conditional and not (self._e_tag and self._renew()):
                 self._contend()
-            had_other, self._had_other = self._had_other, False
-            return had_other
+            return self._turn if self._conditional else None
 
     def keep(self) -> None:
         """Check before a put that the lease is still held. Raises SinkUnavailable; errors of obstore."""
-        with self._turn:
+        with self._lock:
             if not self._conditional or (self._e_tag and self._clock() - self._renewed_at < RENEW_S):
                 return
             if self._e_tag is None:
@@ -122,7 +123,7 @@ class Lease:
 
     def give_up(self) -> None:
         """Release the lease for the next bridge. Raises nothing: otherwise the lease expires."""
-        with self._turn:
+        with self._lock:
             try:
                 if self._e_tag is not None:
                     self._write("", {"e_tag": self._e_tag})
@@ -136,13 +137,14 @@ class Lease:
     def _contend(self, *, own: bool = False) -> None:
         """Write the lease. `own`: only if this holder had it last."""
         current = self._read()
-        other, last, e_tag = current or ("", "", None)
+        other, turn, e_tag = current or ("", next_turn(b""), None)
         holder = other.key if isinstance(other, Holder) else other
         if holder not in {"", self._holder} and (left_s := self._left_s(e_tag)) > 0:
             raise refusal(self._where, other, self._own, left_s)
-        if own and last != self._holder:
-            raise self._taken_over()
-        self._had_other |= last != self._holder
+        if not turn.before or turn.before != self._turn.own:
+            if own:
+                raise self._taken_over()
+            self._turn = turn
         written = self._write(self._holder, {"e_tag": e_tag} if current else "create")
         if self._conditional and not written:
             raise SinkUnavailable(
@@ -165,8 +167,8 @@ class Lease:
     def _renew(self) -> bool:
         return self._write(self._holder, {"e_tag": self._e_tag})
 
-    def _read(self) -> tuple[Holder | str, str, str] | None:
-        """The holder, the key of the last holder, and the version of the object; None: it is absent."""
+    def _read(self) -> tuple[Holder | str, Turn, str] | None:
+        """The holder, a turn after that in the object, and the version of the object; None: it is absent."""
         try:
             response = self._obstore.get(self._store, self._path)
             content, e_tag = bytes(response.bytes()), response.meta["e_tag"]
@@ -177,16 +179,14 @@ class Lease:
                 f"{self._where}/.lease: the answer has no version (ETag)",
                 hint="check the network: a portal or a proxy may have answered instead of the store",
             )
-        return holder_in(content), last_holder_in(content), e_tag
+        return holder_in(content), next_turn(content), e_tag
 
     def _write(self, holder: str, mode: str | Mapping[str, Any]) -> bool:
         """Write the lease. False: it is no longer the object that `mode` requires."""
         self._e_tag = None
         at = self._clock()  # time of the request, not of its reply
         own = holder_as_dict(self._own) if holder and isinstance(self._own, Holder) else {"holder": holder}
-        if not holder:
-            own["released_by"] = self._holder
-        content = json.dumps({**own, "at": time.time_ns()}).encode()
+        content = json.dumps({**own, "turn": self._turn.own, "at": time.time_ns()}).encode()
         put: Any = self._obstore.put  # its type of mode omits a version that is absent
         try:
             done = put(self._store, self._path, content, mode=mode)

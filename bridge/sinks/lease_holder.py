@@ -1,18 +1,31 @@
 """Holder of a lease, as JSON in the lock file or lease object of a sink, and the refusal of another holder.
 
-    {"holder": key, "installation": id, "boot": id, "place": device.inode, "host": name}
+    {"holder": key, "installation": id, "boot": id, "place": device.inode, "host": name, "turn": id}
 
-`holder` decides; the other keys are for people. Brim before installations had an id wrote only `holder`. A
-lease that was released has `holder` "", and `released_by` with the key of its last holder.
+`holder` decides who is refused, and `turn` whether another bridge was there; the other keys are for people.
+Each process that takes the lease draws a new random turn, and the checkpoint has the turn in which it was
+compared with the sink (bridge/drain/drain.py). A lease that was released has `holder` "" and the turn of its
+last holder. Brim before installations had an id wrote only `holder`, and later ones no `turn`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from bridge.errors import SinkUnavailable
 from bridge.format.installation import Holder
+from bridge.sinks.interface import Turn
+
+
+def next_turn(data: bytes) -> Turn:
+    """A new turn, after the one in a lock file or lease."""
+    try:
+        before = str(json.loads(data).get("turn", ""))
+    except (ValueError, AttributeError):
+        before = ""
+    return Turn(os.urandom(8).hex(), before)
 
 
 def holder_as_dict(holder: Holder) -> dict[str, Any]:
@@ -37,15 +50,6 @@ def holder_in(data: bytes) -> Holder | str:
         return key
     holder = Holder(*(str(values.get(name, "")) for name in ("installation", "boot", "place", "host")))
     return holder if holder.key == key else key
-
-
-def last_holder_in(data: bytes) -> str:
-    """Key of the holder, or of the last one if it has released the lease; "": not known."""
-    try:
-        values = json.loads(data)
-        return str(values["holder"] or values.get("released_by", ""))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return ""
 
 
 def refusal(

@@ -23,7 +23,7 @@ from bridge.errors import BadName, BridgeError, SinkUnavailable
 from bridge.format.file_builder import DrainedFile
 from bridge.format.installation import Holder
 from bridge.sinks.directory import conflict
-from bridge.sinks.interface import StoredEntry
+from bridge.sinks.interface import StoredEntry, Turn
 from bridge.sinks.lease import Lease
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class ObjectSink:
         """See Leasing."""
         self._holder = holder
 
-    def begin(self, edge: str) -> bool:
+    def begin(self, edge: str) -> Turn | None:
         """See FileSink."""
         with self._errors_as_unavailable(""):
             next(iter(self._obstore.list(self._store, prefix=f"edge={edge}", chunk_size=1)), None)

@@ -45,7 +45,7 @@ from bridge.format.file_builder import DrainedFile
 from bridge.format.file_name import COMPRESSED_SUFFIX, PARQUET_SUFFIX, SUFFIX, as_drained
 from bridge.format.installation import Holder
 from bridge.format.parquet_footer import footer_of, metadata_of
-from bridge.sinks.interface import FileSink, Leasing
+from bridge.sinks.interface import FileSink, Leasing, Turn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +133,7 @@ class ParquetSink:
         if isinstance(self._inner, Leasing):
             self._inner.hold_as(holder)
 
-    def begin(self, edge: str) -> bool | None:
+    def begin(self, edge: str) -> Turn | None:
         """See FileSink."""
         return self._inner.begin(edge)
 

@@ -1,14 +1,16 @@
 """Two bridges for one edge and place, one after the other or in turns: no number is given twice."""
 
+import itertools
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.clock import SYSTEM
 from bridge.errors import SinkUnavailable
 from bridge.format.file_name import FileName
@@ -171,3 +173,55 @@ def drain_after_refusals(drained: SteppedDrain) -> None:
         except SinkUnavailable:
             continue
     raise AssertionError("refused three times")
+
+
+class Killed(SinkUnavailable, OSError):
+    """The request was not made."""
+
+
+def test_a_bridge_that_is_killed_at_any_step_after_another_gives_no_number_twice(
+    runtime_directory: Path, tmp_path: Path, obstore: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has a clock two days behind: its files are under days that a start does not look at."""
+    for count in itertools.count(1):
+        (runtime := runtime_directory / str(count)).mkdir()
+        store = obstore.store.MemoryStore()
+        with two_machines(runtime, tmp_path / str(count), store, -2) as machines:
+            for made, drained in machines:
+                publish(made, 5)
+                drain_after_refusals(drained)
+            publish(machines[0][0], 5)
+        chosen = settings(runtime / "one", tmp_path / str(count) / "one")
+        with monkeypatch.context() as patched:
+            refused = killed_after(count, obstore, patched)
+            with suppress(SinkUnavailable), drain(chosen, ObjectSink(store, "memory://lake")) as drained:
+                run_dry(drained)
+        with drain(chosen, ObjectSink(store, "memory://lake")) as drained:
+            drain_after_refusals(drained)
+        files = files_in(obstore, store)
+        assert sorted(name.drain_seq for name in files) == [1, 2, 3], f"killed after step {count}"
+        if not refused:
+            break
+    assert count > 8  # requests for the lease, the days, both listings and the file; and saves
+
+
+def killed_after(count: int, obstore: ModuleType, patched: pytest.MonkeyPatch) -> list[str]:
+    """Refuse each request to a store and each save after `count` of them. Returns the refused."""
+    made: list[str] = []
+    refused: list[str] = []
+
+    def limited(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def made_or_refused(*arguments: Any, **options: Any) -> Any:
+            if len(made) >= count:
+                refused.append(name)
+                raise Killed("killed")
+            made.append(name)
+            return call(*arguments, **options)
+
+        return made_or_refused
+
+    for place in (obstore, Checkpoint):
+        for name in ("put", "get", "list", "list_with_delimiter", "save"):
+            if hasattr(place, name):
+                patched.setattr(place, name, limited(name, getattr(place, name)))
+    return refused
