@@ -301,7 +301,7 @@ struct mq_connection {
     bool unconfirmed;       /* CONNACK waits for the barrier, and with it all output */
     mq_link touched;        /* in engine->touched */
     mq_link turn;           /* in the line in which it waits to be parsed again, or closed */
-    uint32_t barrier_bytes; /* bytes of `out` that wait until the journal is durable up to barrier_at */
+    uint32_t ahead_bytes, barrier_bytes; /* of `out`: sent at once; sent if barrier_at is durable */
     uint64_t barrier_at;
     uint32_t interest, ignored_bytes; /* events registered with epoll; input after the last output */
     mq_layer *layer;   /* next to the parser; NULL: the socket */

@@ -13,6 +13,8 @@ from edge.mqtt import (
     ConnAck,
     Connect,
     Packet,
+    PingReq,
+    PingResp,
     Properties,
     PubAck,
     PubComp,
@@ -133,6 +135,25 @@ def test_nobody_else_waits(lives: Lives, bench: Bench) -> None:
     client.subscribe("a", qos=2)
     bench.client("p").send(Publish("a", b"1", 2, packet_id=1))
     assert [type(it) for it in client.received()] == [Publish]
+
+
+def test_a_pingresp_waits_for_no_disk(lives: Lives, bench: Bench) -> None:
+    client, other = kept(lives), bench.client("other")
+    client.send(Subscribe(1, (Subscription("a", 1),)), PingReq())
+    assert client.received() == [PingResp()]
+    other.send(Publish("a", b"1"))
+    client.send(PingReq(), PingReq())
+    assert client.received() == [PingResp()], "only one at a time: each moves the output that waits"
+    assert [type(it) for it in after(lives, client)] == [SubAck, Publish, PingResp]
+    client.send(PubAck(1), PingReq())
+    assert client.received() == [PingResp()]
+
+
+def test_a_pingresp_is_not_sent_before_the_connack(lives: Lives, bench: Bench) -> None:
+    wire = bench.wire(Version.V5)
+    properties = Properties(session_expiry_interval_s=3600)
+    wire.send(Connect("c", version=Version.V5, properties=properties), PingReq())
+    assert [type(it) for it in after(lives, wire)] == [ConnAck, PingResp]
 
 
 def test_who_is_told_something_all_the_time_waits_for_two_syncs_at_most(lives: Lives, bench: Bench) -> None:

@@ -5,12 +5,14 @@
  *
  * Packets to a client depend on journal entries: on a session (CONNACK), a subscription (SUBACK), an
  * identifier that is free (PUBCOMP) or in use (PUBREL, a PUBLISH of QoS 2).  Such output is sent only after
- * the journal's log has synced the entries.  The output of each connection has two parts:
+ * the journal's log has synced the entries.  The output of each connection has these parts:
  *
- *     | barrier_bytes: sent after the sync up to barrier_at | the rest; if needs_barrier, after a later one |
+ *     | ahead_bytes: sent at once | barrier_bytes: sent after the sync up to barrier_at
+ *     | the rest; if needs_barrier, after a later one |
  *
- * With two parts, a client with constant output waits for one or two syncs, but not forever.  Output without
- * dependencies stays in order after earlier output, because it is one stream of bytes.
+ * With two waiting parts, a client with constant output waits for one or two syncs, but not forever.  Output
+ * without dependencies stays in order after earlier output, because it is one stream of bytes.  Only PINGRESP
+ * goes ahead: a slow or broken disk must not let a client believe that the broker is dead.
  *
  * A QoS 2 message must be stored only once.  If the log lacks its identifier, a repetition by the client
  * would be stored as a new message.  A ring's log must therefore not take such a record before the journal's
@@ -18,6 +20,8 @@
  * of the ring and subscribers do not wait for this; PUBREC waits for the ring's log anyway.
  */
 #include "mqtt/mqtt.h"
+
+#include <string.h>
 
 static uint64_t synced(const mq_engine *engine)
 {
@@ -34,7 +38,7 @@ void mq_output_barrier(mq_engine *engine, mq_connection *connection)
 
 uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection)
 {
-    uint32_t length = connection->out.end - connection->out.start, free = 0;
+    uint32_t length = connection->out.end - connection->out.start, ahead = connection->ahead_bytes, free = 0;
     if (!connection->needs_barrier && connection->barrier_bytes == 0)
         return length;
     if (!engine->journal.output_waits) { /* the journal is closed */
@@ -50,17 +54,35 @@ uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection)
     if (connection->barrier_bytes == 0 && connection->needs_barrier) {
         connection->barrier_at = engine->journal.writer->tail;
         connection->needs_barrier = false;
-        connection->barrier_bytes = connection->barrier_at <= done ? 0 : length;
+        connection->barrier_bytes = connection->barrier_at <= done ? 0 : length - ahead;
     }
     if (connection->barrier_bytes == 0)
         return length;
     if (connection->sync_wait.line == NULL)
         mq_line_add(&engine->sync_waiters, &connection->sync_wait);
-    return free;
+    return ahead + free;
+}
+
+bool mq_write_ahead(mq_engine *engine, mq_connection *connection, const uint8_t *bytes, uint32_t length)
+{
+    mq_bytes *out = &connection->out;
+    bool waits = connection->needs_barrier || connection->barrier_bytes > 0;
+    if (!mq_write_output(engine, connection, bytes, length))
+        return false;
+    /* a blocked socket may have taken half a packet; one packet at a time: each moves all the output */
+    if (!waits || connection->blocked || connection->unconfirmed || connection->ahead_bytes > 0)
+        return true;
+    memmove(out->at + out->start + length, out->at + out->start, out->end - out->start - length);
+    memcpy(out->at + out->start, bytes, length);
+    connection->ahead_bytes = length;
+    return true;
 }
 
 void mq_output_sent(mq_connection *connection, uint32_t bytes)
 {
+    uint32_t ahead = bytes < connection->ahead_bytes ? bytes : connection->ahead_bytes;
+    connection->ahead_bytes -= ahead;
+    bytes -= ahead;
     connection->barrier_bytes -= bytes < connection->barrier_bytes ? bytes : connection->barrier_bytes;
     connection->unconfirmed &= bytes == 0;
 }

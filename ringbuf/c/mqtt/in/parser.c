@@ -39,15 +39,15 @@ bool mq_refuse(mq_engine *engine, mq_connection *connection, uint32_t cause)
 
 /* ---- packets ---- */
 
-/* Queued output for the client is sent first, so that PINGRESP means: all earlier output was sent.  This
- * happens once per turn, to bound the work that a client can cause. */
+/* Queued output for the client is sent first, so that PINGRESP means: all earlier output was sent, except
+ * what waits for a sync.  This happens once per turn, to bound the work that a client can cause. */
 static bool on_ping(mq_engine *engine, mq_connection *connection)
 {
     static const uint8_t pong[2] = {MQ_PINGRESP << 4, 0};
     if (connection->session->needs_delivery && !connection->pinged)
         mq_fill_output(engine, connection);
     connection->pinged = true;
-    return connection->stop != MQ_STOP_CLOSING && mq_write_output(engine, connection, pong, sizeof pong);
+    return connection->stop != MQ_STOP_CLOSING && mq_write_ahead(engine, connection, pong, sizeof pong);
 }
 
 /* Serve a packet in C or pass it to Python.  True if it was consumed. */

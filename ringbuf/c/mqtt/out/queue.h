@@ -28,6 +28,8 @@ void mq_resume_delivery(mq_engine *engine, mq_session *session);
 void mq_output_barrier(mq_engine *engine, mq_connection *connection); /* for its next output */
 /* bytes of its output that may be sent now */
 uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection);
+/* Write a packet before the output that waits.  False: the connection is closed. */
+bool mq_write_ahead(mq_engine *engine, mq_connection *connection, const uint8_t *bytes, uint32_t length);
 void mq_output_sent(mq_connection *connection, uint32_t bytes);
 /* Drop the output of a client whose CONNACK still waits for the barrier.  False: the client has its
  * CONNACK. */
