@@ -22,6 +22,7 @@ from bridge.errors import BridgeError
 log = logging.getLogger(__name__)
 
 LOGGED_AGAIN_S, LOGGED_MAX = 60.0, 32  # for each kind of failure; kinds
+KIND_MAX = 1000  # characters of an error that are compared
 
 
 class Retries:
@@ -75,4 +76,5 @@ class Retries:
 
 def _kind_of(error: BridgeError) -> str:
     """The error without times, names of files and long numbers: tries with one cause have one text."""
-    return re.sub(r"[\d.]+ ?[mµn]?s\b|\S+\.(?:brim|parquet)\S*|\d{6,}", "", str(error))
+    text = str(error)[:KIND_MAX]  # the expression takes quadratic time
+    return re.sub(r"[\d.]+ ?[mµn]?s\b|\S+\.(?:brim|parquet)\S*|\d{6,}", "", text)

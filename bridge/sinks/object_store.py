@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = "30s"  # per request: 8 MiB at 2.2 Mbit/s
 CONNECT_TIMEOUT = "5s"
+REASON_MAX = 400  # characters: a portal answers with a page, whose text is in the error
 REMOVED_AT_ONCE = 1000  # in one request of S3; the lease is checked before each
 # Options that obstore requires as options of the HTTP client, in addition to those of the store. It reads
 # both from text: booleans as true or false, durations as 30s or 1min. An option in the wrong place makes it
@@ -242,7 +243,8 @@ def _hidden(path: str) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    """The message of obstore without its debug dump and times, with the cause from the store's XML, if any.
+    """At most REASON_MAX characters of obstore's message, without its debug dump and times, with the cause
+    from the store's XML, if any.
 
     Equal failures give equal text, because the text is logged when it changes.
     """
@@ -251,8 +253,8 @@ def _first_line(error: Exception) -> str:
     text = str(error).strip()
     line = _TOOK.sub("", text.partition("\n")[0])
     if reason := _REASON.search(text):
-        return ": ".join(filter(None, (_BODY.split(line)[0], *reason.groups())))
-    return line or type(error).__name__
+        line = ": ".join(filter(None, (_BODY.split(line)[0], *reason.groups())))
+    return line[:REASON_MAX] or type(error).__name__
 
 
 def _remedy(error: Exception) -> str:

@@ -11,7 +11,9 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -460,3 +462,25 @@ def test_a_full_disk_that_refuses_the_name_of_the_holder_keeps_no_lock(
         sink.begin("edge-1")
     sink.begin("edge-1")
     sink.close()
+
+
+@needs_obstore
+def test_a_page_that_answers_instead_of_an_object_store_is_not_all_in_the_error() -> None:
+    class Portal(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(511)
+            self.end_headers()
+            self.wfile.write(b"<html><img src='data:image/png;base64," + b"aB9xYz0q" * 100_000 + b"'></html>")
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Portal) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        store = {"endpoint": f"http://127.0.0.1:{server.server_port}", "allow_http": "true"}
+        keys = {"access_key_id": "id", "secret_access_key": "secret", "region": "here"}
+        sink = open_file_sink("s3://bucket/lake", {**store, **keys})
+        with pytest.raises(SinkUnavailable, match="511 Network Authentication Required") as caught:
+            sink.begin("edge-1")
+        assert len(str(caught.value)) < 500
+        server.shutdown()
