@@ -20,7 +20,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -235,11 +235,11 @@ class DelayedMessages:
                 batch.release()
         return use
 
-    def _report_use(self, taken: Sequence[DelayedMessage] = ()) -> None:
+    def _report_use(self, taken: TenantUse | None = None) -> None:
         """Report what the store has of each tenant now. The engine has counted `taken` at their arrival."""
         changes = Counter(self._store.tenant_use)
         changes.subtract(self._reported)
-        changes.subtract(use_of(taken))
+        changes.subtract(taken or {})
         self._reported = self._store.tenant_use
         if any(changes.values()) or not self._has_begun:
             self._publisher.count_tenants(changes)
@@ -253,22 +253,22 @@ class DelayedMessages:
             self._cancel(self._transaction)
             self._take(self._transaction)
             self._publish_due(self._transaction)
-        transaction = self._transaction
+        transaction, taken = self._transaction, None
         if not transaction.is_empty:
-            self._store.apply(
+            taken = self._store.apply(
                 transaction.added,
                 transaction.removed,
                 transaction.postponed,
                 transaction.ring_cursor,
                 self._clock.pair(),
             )
-        self._committed(transaction)
+        self._committed(transaction, taken)
         return not transaction.is_empty
 
-    def _committed(self, transaction: _Transaction) -> None:
+    def _committed(self, transaction: _Transaction, taken: TenantUse | None) -> None:
         self._transaction = None
         self.failure = self._limits.lack_of_room()
-        self._report_use(transaction.added)
+        self._report_use(taken)
         if transaction.batch is not None:
             transaction.batch.release()
             self._publisher.stored(transaction.ring_cursor[1])

@@ -259,16 +259,17 @@ class DelayedStore:
         clock: tuple[int, int],
         *,
         sync: bool = False,
-    ) -> None:
+    ) -> TenantUse:
         """Insert, remove and postpone messages in one transaction, which also stores ring_cursor and clock.
 
-        `postponed`: id and new due_ns of messages.
+        `postponed`: id and new due_ns of messages. Returns the use of tenants by `added`.
         """
         removed = list(removed)
         rows = [(m.due_ns, m.topic, m.flags, m.properties, m.payload, m.checksum) for m in added]
         size = self.stored_bytes + sum(m.size for m in added) - sum(m.size for m in removed)
         count = self.messages + len(added) - len(removed)
-        changes, use = use_of(added), self.tenant_use
+        added_use, use = use_of(added), self.tenant_use
+        changes = Counter(added_use)
         changes.subtract(use_of(removed))
         # A power cut may undo an unsynced removal, and its message is repeated: sync() bounds their number.
         self._sync_commits(sync or (self._synced and bool(added)))
@@ -297,6 +298,7 @@ class DelayedStore:
             raise
         self.messages, self.stored_bytes, self.ring_cursor = count, size, ring_cursor
         self.tenant_use = use
+        return added_use
 
     def sync(self, clock: tuple[int, int]) -> None:
         """Make all earlier transactions durable."""
