@@ -208,9 +208,9 @@ class _Backup:
         elif self.files.is_logged(name):
             end = ring.end_offset
             if left := self._left_below(end, lambda: logged_end(readers, name, epoch, end)):
-                self.missing.append(f"ring {name}: {left} records that the log does not have yet")
+                self.missing.append(f"ring {name}: records that the log does not have yet: {left}")
         elif records:
-            self.missing.append(f'ring {name}: {records} records in memory (durability = "process")')
+            self.missing.append(f'ring {name}: records in memory (durability = "process"): {records}')
 
     def _add_not_stored(self, epoch: int, ring: Extremes) -> None:
         """Report delayed messages that are acknowledged and not in their file: it gets them some milliseconds
@@ -227,7 +227,7 @@ class _Backup:
             return ring.oldest_offset
 
         if left := self._left_below(ring.end_offset, stored_end):
-            self.missing.append(f"delayed messages: {left} records that {store} does not have yet")
+            self.missing.append(f"delayed messages: records that {store} does not have yet: {left}")
 
     def _behind_snapshot(self, epoch: int, end_position: int) -> bool:
         """True if the session journal in memory has changes that the copied snapshot lacks."""

@@ -112,7 +112,7 @@ def test_sessions_messages_and_retained_messages_come_back(is_live: bool, scene:
         scene.broker.stop()
         status, out, error = scene.brim("backup", scene.backup)
     assert (status, error) == (1, ""), out  # the record of `kept` is in memory only
-    assert "not in the backup  ring default-0: 1 records in memory" in out
+    assert 'not in the backup  ring default-0: records in memory (durability = "process"): 1\n' in out
     assert scene.brim("backup", scene.backup, "--verify")[0] == 0
     scene.lose_everything()
 

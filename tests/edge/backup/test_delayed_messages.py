@@ -55,7 +55,7 @@ def test_messages_that_a_killed_broker_has_not_stored_are_listed(scene: Scene) -
     process = scene.begin_backup()
     out, _ = process.communicate()
     assert process.returncode == 1
-    assert f"delayed messages: {COUNT} records that {scene.store} does not have yet" in out
+    assert f"delayed messages: records that {scene.store} does not have yet: {COUNT}" in out
 
 
 def test_the_backup_of_a_killed_broker_leaves_the_write_ahead_log(scene: Scene) -> None:
