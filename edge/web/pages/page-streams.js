@@ -21,20 +21,19 @@ export function page() {
     replace(rings, card("Rings", null, table("Rings", [
       { title: "Ring", text: (row) => h("b", null, row.name), kind: "nowrap" },
       { title: "Topics", text: (row) => (streams[row.stream]?.topics ?? []).join("  "), kind: "mono wrap", optional: true },
-      { title: "Durability", text: (row) => row.durability ?? `producer ${row.producer}` },
-      { title: "When full", text: (row) => streams[row.stream]?.when_full ?? "", optional: true },
-      { title: "Retention", text: (row) => retention(streams[row.stream]), optional: true },
+      { title: "Durability", text: (row) => row.durability ?? `producer ${row.producer}`, kind: "nowrap" },
+      { title: "When full", text: (row) => streams[row.stream]?.when_full ?? "", kind: "nowrap", optional: true },
+      { title: "Retention", text: (row) => retention(streams[row.stream]), kind: "nowrap", optional: true },
       { title: "Rate", text: (row) => `${count(row.rate)}/s`, number: true },
       { title: "Next offset", text: (row) => row.end_offset.toLocaleString("en"), number: true, optional: true },
-      { title: "Size", text: (row) => bytes(row.capacity_bytes), number: true, optional: true },
-      { title: "Used", text: (row) => level(row.bytes / row.capacity_bytes, `used of ${row.name}`) },
+      { title: "Used", text: (row) => level(row.bytes / row.capacity_bytes, `used of ${row.name}`, ` of ${bytes(row.capacity_bytes)}`) },
       { title: "Unread", text: (row) => level(row.unread_ratio, `unread of ${row.name}`) },
     ], answer.rings)));
     const rows = answer.rings.flatMap((ring) => ring.readers.map((reader) => ({ ...reader, ring: ring.name })));
     rows.sort((one, other) => other.lag - one.lag);
     replace(readers, card("Readers", null, table("Readers", [
       { title: "Reader", text: (row) => h("b", null, row.name || "reader") },
-      { title: "Ring", text: (row) => row.ring },
+      { title: "Ring", text: (row) => row.ring, kind: "nowrap" },
       { title: "Process", text: (row) => String(row.pid), number: true, optional: true },
       { title: "State", text: (row) => row.state, optional: true },
       { title: "Lag", text: (row) => count(row.lag), number: true },
@@ -44,6 +43,6 @@ export function page() {
   return { element, refresh };
 }
 
-function level(ratio, label) {
-  return h("span", { class: "row" }, meter(ratio, label), h("span", { class: "small" }, percent(ratio)));
+function level(ratio, label, whole = "") {
+  return h("span", { class: "row" }, meter(ratio, label), h("span", { class: "small nowrap" }, percent(ratio) + whole));
 }
