@@ -16,7 +16,6 @@ even if its connection ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from operator import methodcaller
 
@@ -87,37 +86,40 @@ class SubscribeHandler:
         if first_byte == _SUBSCRIBE and len(body) <= PLAIN_BODY_MAX_BYTES:
             max_filters = min(packets.filters_max, PLAIN_FILTERS_MAX)
             plain = self._engine.plain_subscribe(body, client.version, max_filters)
-        if plain is not None and (prefix := client.client_info.prefix):
-            plain = plain[0], [prefix + topic_filter for topic_filter in plain[1]], plain[2]
-        if plain is not None and self._may_add(client, plain[1]):
-            yield from self._add_plain(client, *plain)
-            return
+        if plain is not None:
+            packet_id, filters, qos = plain
+            if prefix := client.client_info.prefix:
+                filters = [prefix + topic_filter for topic_filter in filters]
+            more_bytes = plain_bytes(filters)
+            if self._may_add(client, filters, more_bytes):
+                yield from self._add_plain(client, packet_id, filters, qos, more_bytes)
+                return
         decoding = subscribe_steps(first_byte, body, client.version, packets)
         self._pending.work(client.connection, client.connection, self._authorize_filters(client, decoding))
 
-    def _may_add(self, client: ConnectedClient, filters: list[str]) -> bool:
+    def _may_add(self, client: ConnectedClient, filters: list[str], more_bytes: int) -> bool:
         """True if plain filters are new, within all limits, and allowed without a look at each of them."""
         session, limits, known = client.session, self.limits, client.session.subscriptions
-        more = plain_bytes(filters)
         return (
             self._is_plain(client)
             and (not client.client_info.prefix or all(map(limits.topics.allow, filters)))
             and not self._clients.watchers
             and len(known) + len(filters) <= limits.subscriptions_max
-            and session.filters_bytes + more <= limits.subscriptions_max_bytes
+            and session.filters_bytes + more_bytes <= limits.subscriptions_max_bytes
             and len(set(filters)) == len(filters)
             and known.has_none_of(filters)
-            and self._engine.session_has_room(session.handle, Table.SUBSCRIPTION_BYTES, more)
+            and self._engine.session_has_room(session.handle, Table.SUBSCRIPTION_BYTES, more_bytes)
         )
 
     def _add_plain(
-        self, client: ConnectedClient, packet_id: int, filters: list[str], qos_bytes: bytes
+        self, client: ConnectedClient, packet_id: int, filters: list[str], qos: bytes, more_bytes: int
     ) -> Steps[None]:
         if not self._engine.is_open(client.connection):
             return
         max_qos: int = self._engine_limits.qos_max
-        qos = qos_bytes if max_qos == _QOS_MAX else bytes(min(qos_byte, max_qos) for qos_byte in qos_bytes)
-        retaining = self._router.subscribe_plain(client.session, filters, qos, plain_bytes(filters))
+        if max_qos < _QOS_MAX:
+            qos = bytes(min(qos_byte, max_qos) for qos_byte in qos)
+        retaining = self._router.subscribe_plain(client.session, filters, qos, more_bytes)
         self._clients.send_packet(client, SubAck(packet_id, tuple(map(_GRANTED.__getitem__, qos))))
         for topic_filter in retaining:
             yield from self._retained.send(client.session, topic_filter)
@@ -161,8 +163,9 @@ class SubscribeHandler:
         packet = yield from decoding
         if not self._engine.is_open(client.connection):
             return
+        packet = self._granted(client, packet)
         by_filter: dict[str, list[Subscription]] = {}
-        for subscription in self._granted(client, packet):
+        for subscription in packet.subscriptions:
             by_filter.setdefault(subscription.topic_filter, []).append(subscription)
         answers: list[Answer] = []
         for topic_filter in by_filter:
@@ -172,15 +175,18 @@ class SubscribeHandler:
         then = partial(self._on_authorized, client, packet, by_filter)
         self._pending.then(client.connection, answers, False, then)
 
-    def _granted(self, client: ConnectedClient, packet: Subscribe) -> Iterator[Subscription]:
-        """The subscriptions with their QoS limited to qos_max, and the full names of their filters."""
+    def _granted(self, client: ConnectedClient, packet: Subscribe) -> Subscribe:
+        """The packet with the QoS limited to qos_max, and the full names of filters."""
         max_qos: int = self._engine_limits.qos_max
         prefix = client.client_info.prefix
-        for requested in packet.subscriptions:
-            granted = requested if requested.qos <= max_qos else replace(requested, qos=max_qos)
-            if prefix:
-                granted = replace(granted, topic_filter=full_filter(prefix, requested.topic_filter))
-            yield granted
+        if not prefix and max_qos == _QOS_MAX:
+            return packet
+        full = partial(full_filter, prefix) if prefix else str
+        granted = (
+            replace(each, topic_filter=full(each.topic_filter), qos=min(each.qos, max_qos))
+            for each in packet.subscriptions
+        )
+        return replace(packet, subscriptions=tuple(granted))
 
     def _on_authorized(
         self,
@@ -215,9 +221,9 @@ class SubscribeHandler:
                 refused[topic_filter] = code
             why = why or reason_string
             yield
-        granted = tuple(self._granted(client, packet))
         codes = tuple(
-            refused.get(subscription.topic_filter, ReasonCode(subscription.qos)) for subscription in granted
+            refused.get(subscription.topic_filter, ReasonCode(subscription.qos))
+            for subscription in packet.subscriptions
         )
         if self._clients.get(client.connection) is not client:
             return
@@ -226,7 +232,7 @@ class SubscribeHandler:
             yield from self._retained.send(client.session, topic_filter)
             yield
         if self._clients.watchers:
-            for subscription, code in zip(granted, codes, strict=True):
+            for subscription, code in zip(packet.subscriptions, codes, strict=True):
                 if not code.failed:
                     self._clients.notify_watchers(
                         methodcaller(
