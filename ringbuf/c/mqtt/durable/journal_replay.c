@@ -214,10 +214,9 @@ static bool is_stored(const mq_journal_replay *replay, uint64_t where)
 
 static void on_received(const mq_journal_replay *replay, mq_session *session, const uint8_t *at)
 {
-    bool again;
     uint32_t identifier = word_at(at, 3);
     if (identifier != 0 && identifier <= 65535 && is_stored(replay, long_at(at, 1)))
-        mq_received_mark(session, (uint16_t)identifier, &again);
+        mq_received_mark(session, (uint16_t)identifier);
 }
 
 /* Restore a receipt.  Without one, as for a record of an earlier epoch, a repeated message waits for all
@@ -254,7 +253,6 @@ static void on_gone(mq_engine *engine, mq_session *group, uint64_t where)
 static void on_window(mq_engine *engine, const mq_journal_replay *replay, mq_session *session,
                       const uint8_t *at)
 {
-    bool again;
     uint32_t sent = word_at(at, 5), received = word_at(at, 6);
     const uint8_t *identifiers = at + 28 + 12 * sent;
     session->sent_first = session->sent_next = session->resend = long_at(at, 1);
@@ -268,7 +266,7 @@ static void on_window(mq_engine *engine, const mq_journal_replay *replay, mq_ses
     session->disordered |= sent > 0;
     for (uint32_t i = 0; i < received; i++)
         if (word_at(identifiers, i) <= 65535 && word_at(identifiers, i) != 0)
-            mq_received_mark(session, (uint16_t)word_at(identifiers, i), &again);
+            mq_received_mark(session, (uint16_t)word_at(identifiers, i));
 }
 
 static void on_mark(mq_journal_replay *replay, uint32_t ring, uint64_t position)

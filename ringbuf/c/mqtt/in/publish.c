@@ -172,11 +172,11 @@ static bool needs_receipt(const mq_engine *engine, const mq_topic *topic)
  * whose record is missing.  False: no memory, or no room in the journal. */
 static bool mark_once(mq_engine *engine, mq_session *session, const mq_topic *topic, const publish *publish)
 {
-    bool again, has_receipt = needs_receipt(engine, topic);
+    bool has_receipt = needs_receipt(engine, topic);
     mq_ring *ring = engine->rings[topic->ring];
     mq_receipt receipt = {
         .offset = ring->writer->offset, .ring = topic->ring, .identifier = publish->identifier};
-    if (!mq_received_mark(session, publish->identifier, &again))
+    if (!mq_received_mark(session, publish->identifier))
         return false;
     if ((has_receipt && !mq_receipt_add(engine, session, receipt)) ||
         (session->kept && !mq_journal_received(engine, session, mq_where(topic->ring, ring->writer->tail),

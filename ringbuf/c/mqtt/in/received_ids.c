@@ -32,23 +32,18 @@ static uint32_t few_find(const mq_session *session, uint16_t identifier)
     return MQ_RECEIVED_FEW;
 }
 
-bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again)
+bool mq_received_mark(mq_session *session, uint16_t identifier)
 {
-    if (session->received == NULL) {
-        *again = few_find(session, identifier) < MQ_RECEIVED_FEW;
-        if (*again)
-            return true;
-        if (session->received_count < MQ_RECEIVED_FEW) {
-            session->received_few[session->received_count++] = identifier;
-            return true;
-        }
-        if (!few_to_bits(session))
-            return false;
+    if (mq_received_has(session, identifier))
+        return true;
+    if (session->received == NULL && session->received_count < MQ_RECEIVED_FEW) {
+        session->received_few[session->received_count++] = identifier;
+        return true;
     }
-    uint8_t *byte = &session->received[identifier >> 3], bit = (uint8_t)(1u << (identifier & 7));
-    *again = *byte & bit;
-    *byte |= bit;
-    session->received_count += !*again;
+    if (session->received == NULL && !few_to_bits(session))
+        return false;
+    session->received[identifier >> 3] |= (uint8_t)(1u << (identifier & 7));
+    session->received_count++;
     return true;
 }
 

@@ -9,7 +9,7 @@
 #include "mqtt/out/inflight.h"
 
 /* in/received_ids.c */
-bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again); /* false: no memory */
+bool mq_received_mark(mq_session *session, uint16_t identifier); /* false: no memory */
 bool mq_received_has(const mq_session *session, uint16_t identifier);
 bool mq_received_free(mq_session *session, uint16_t identifier); /* false: it was already free */
 
