@@ -23,7 +23,7 @@ import logging
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     status.add_argument(
         "name", type=_name, nargs="?", metavar="NAME", help="name of one bridge (default: all)"
     )
-    status.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_json(status)
     add_runtime_argument(status)
     _add_commands(verbs)
     renaming = verbs.add_parser(
@@ -81,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     renaming.add_argument("old", metavar="OLD", help="edge id under which the bridges have drained")
     renaming.add_argument("new", metavar="NEW", help="edge id of the present configuration")
+    _add_json(renaming)
     add_config_arguments(renaming)
 
 
@@ -112,7 +113,12 @@ def _add_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             verb.add_argument(
                 "--from", dest="first_offset", type=int, required=True, metavar="OFFSET", help="first offset"
             )
+        _add_json(verb)
         add_runtime_argument(verb)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _name(text: str) -> str:
@@ -192,11 +198,14 @@ def _rename_edge(arguments: argparse.Namespace) -> int:
     config = configured(arguments)
     if not config.bridge:
         raise EdgeError("there is no [[bridge]]", hint="name the --config of the broker")
-    for bridge in config.bridge:
-        print(escaped(rename_edge(bridge_settings(bridge, config), arguments.old, arguments.new)))
-    if config.edge_id != arguments.new:
-        print(escaped(f'set edge_id = "{arguments.new}" in the configuration before the broker starts'))
-    return 0
+
+    def effects() -> Iterator[str]:
+        for bridge in config.bridge:
+            yield rename_edge(bridge_settings(bridge, config), arguments.old, arguments.new)
+        if config.edge_id != arguments.new:
+            yield f'set edge_id = "{arguments.new}" in the configuration before the broker starts'
+
+    return _print_done(effects(), as_json=arguments.json)
 
 
 def _send_command(arguments: argparse.Namespace) -> int:
@@ -217,9 +226,17 @@ def _send_command(arguments: argparse.Namespace) -> int:
     if name not in (known := names(directory)):
         hint = f"choose one of: {', '.join(known)}" if known else "start one: `brim bridge run`"
         raise BrokerUnreachable(f"no bridge {name} runs here", hint=hint)
-    for line in send(directory, name, command):
-        print(escaped(line))
-    return 0
+    return _print_done(send(directory, name, command), as_json=arguments.json)
+
+
+def _print_done(effects: Iterable[str], *, as_json: bool) -> int:
+    """Print the effects of a command, as text each one when it is there."""
+    if as_json:
+        print(msgspec.json.encode({"done": list(effects)}).decode())
+    else:
+        for effect in effects:
+            print(escaped(effect), flush=True)
+    return Exit.OK
 
 
 def _only(directory: Path) -> str:

@@ -9,9 +9,11 @@ Exit status: 0 valid, 2 not valid.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from edge.auth.backend import AuthFiles
 from edge.auth.errors import AuthFileError
@@ -27,54 +29,72 @@ from edge.doctor.service import ServiceUnknown, service_of
 from edge.errors import ConfigError, EdgeError, with_hint
 
 
+class ConfigVerdict(NamedTuple):
+    """The result of a check: mistakes, or the effect of the settings with warnings."""
+
+    mistakes: Sequence[str]
+    effect: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `brim check`."""
     parser.add_argument("file", type=Path, metavar="FILE", help="configuration file")
+    parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check the file. Returns 0, or 2 with every mistake on standard error."""
-    notes = list(_service_notes(arguments.file))
+    verdict = _verdict_of(arguments.file)
+    if arguments.json:
+        print(json.dumps({"file": str(arguments.file), "valid": not verdict.mistakes, **verdict._asdict()}))
+    elif verdict.mistakes:
+        print("\n".join(verdict.mistakes), file=sys.stderr)
+    else:
+        print(f"{arguments.file}: no mistakes")
+        for line in (*verdict.effect, *(f"WARNING: {text}" for text in verdict.warnings)):
+            print(f"  {line}")
+    return Exit.USAGE if verdict.mistakes else Exit.OK
+
+
+def _verdict_of(file: Path) -> ConfigVerdict:
+    service = _service_notes(file)
     try:
-        config = loader.load(arguments.file)
+        config = loader.load(file)
     except ConfigError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        return Exit.USAGE
-    wrong = [f"{arguments.file}: {text}" for find in _SECTIONS for text in find(config)]
+        return ConfigVerdict([str(problem) for problem in error.problems])
+    mistakes = [f"{file}: {text}" for find in _SECTIONS for text in find(config)]
     files = None
     try:
         files = AuthFiles.read(config.auth.password_file, config.auth.acl_file)
     except AuthFileError as error:
-        wrong += error.problems
+        mistakes += error.problems
     try:
         if config.web.users_file is not None:
             read_users(config.web.users_file)
     except AuthFileError as error:
-        wrong += error.problems
-    if wrong or files is None:
-        print("\n".join(wrong), file=sys.stderr)
-        return Exit.USAGE
-    print(f"{arguments.file}: no mistakes")
-    for line in (*notes, *_summary(config), *_auth_summary(config, files)):
-        print(f"  {line}")
-    for shared in shared_stores(config):
-        print(f"  WARNING: {shared.files} holds records of {shared.owners}; {shared.remedy}")
-    for warning in unreadable_by_service(arguments.file, config):
-        print(f"  WARNING: {warning}")
-    return 0
+        mistakes += error.problems
+    if mistakes or files is None:
+        return ConfigVerdict(mistakes)
+    rules = rule_warnings(config, files) if files.rules is not None else ()
+    shared = (f"{it.files} holds records of {it.owners}; {it.remedy}" for it in shared_stores(config))
+    return ConfigVerdict(
+        (),
+        [*service.effect, *_summary(config), *_auth_summary(config, files)],
+        [*service.warnings, *rules, *shared, *unreadable_by_service(file, config)],
+    )
 
 
-def _service_notes(file: Path) -> Iterator[str]:
+def _service_notes(file: Path) -> ConfigVerdict:
     """Select the directories of the service that runs with the file, and name it."""
     try:
         service = service_of(file)
     except ServiceUnknown as error:
-        yield f"WARNING: {with_hint(error)}; the directories shown are those of this user"
-        return
-    if service is not None:
-        service.set_directories()
-        yield f"service   {service.unit}, user {service.user}"
+        return ConfigVerdict((), (), [f"{with_hint(error)}; the directories shown are those of this user"])
+    if service is None:
+        return ConfigVerdict(())
+    service.set_directories()
+    return ConfigVerdict((), [f"service   {service.unit}, user {service.user}"])
 
 
 def _tls_mistakes(config: Config) -> Iterator[str]:
@@ -151,7 +171,6 @@ def _auth_summary(config: Config, files: AuthFiles) -> Iterator[str]:
         yield f"users     {len(files.users)} in {auth.password_file}"
     if files.rules is not None:
         yield f"rules     {auth.acl_file}"
-        yield from (f"          WARNING: {warning}" for warning in rule_warnings(config, files))
     for plugin in auth.plugin:
         yield f"plug-in   {plugin.path}"
 

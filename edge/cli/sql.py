@@ -78,7 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FILE", type=Path,
         help="file of the result; its suffix is the default of --format (default: standard output)",
     )  # fmt: skip
-    parser.add_argument("--format", choices=FORMATS, help="form of the result (default: table)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--format", choices=FORMATS, help="form of the result (default: table)")
+    form.add_argument(
+        "--json", dest="format", action="store_const", const="json", help="short for --format json"
+    )
     parser.add_argument(
         "-f", "--follow", action="store_true", help="repeat for the new records of each window"
     )

@@ -1,5 +1,6 @@
 """`brim check`: mistakes that only a part of Brim knows, and the shown settings."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,20 @@ def test_check_shows_each_listener_as_a_client_writes_it(
     assert main(["check", str(file)]) == 0
     shown = [line.split()[1:] for line in capsys.readouterr().out.splitlines() if "listener " in line]
     assert shown == [["[::1]:1883"], ["ws://127.0.0.1:9001"]]
+
+
+def test_programs_get_the_verdict_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text('edge_id = "press-7"\n[[listener]]\nport = 1883\n')
+    assert main(["check", str(file), "--json"]) == 0
+    verdict = json.loads(capsys.readouterr().out)
+    assert (verdict["file"], verdict["valid"], verdict["mistakes"]) == (str(file), True, [])
+    assert "edge      press-7" in verdict["effect"]
+
+    file.write_text("[[listener]]\nport = 80000\nhots = 1\n")
+    assert main(["check", str(file), "--json"]) == 2
+    verdict = json.loads(capsys.readouterr().out)
+    assert (verdict["valid"], len(verdict["mistakes"])) == (False, 2)
+    assert f"{file}:2: " in verdict["mistakes"][0]
 
 
 def test_a_bridge_to_nowhere_is_a_mistake_of_the_configuration(file: Path) -> None:

@@ -136,7 +136,7 @@ def test_each_form_has_the_rows(part, tmp_path):
     found = sql(*part, "--format", "csv", TOPICS).stdout.decode()
     assert list(csv.reader(io.StringIO(found))) == [["topic", "n"], ["a/0", "3"], ["a/1", "3"]]
     rows = [{"topic": "a/0", "n": 3}, {"topic": "a/1", "n": 3}]
-    assert [json.loads(line) for line in sql(*part, "--format", "json", TOPICS).stdout.splitlines()] == rows
+    assert [json.loads(line) for line in sql(*part, "--json", TOPICS).stdout.splitlines()] == rows
     streamed = sql(*part, "--format", "arrow", TOPICS).stdout
     assert ipc.open_stream(pa.py_buffer(streamed)).read_all().to_pylist() == rows
     file = tmp_path / "out.parquet"
