@@ -172,7 +172,8 @@ class RecordSink(Protocol):
       * The Future gets a result only when all of the records are safe at the destination, or rejected for
         good.  Each rejected record is named, with a reason for people.
       * The Future is done within about half a minute, with a result or an error, and at the latest by
-        close().  It fails with SinkUnavailable (tried again, for days) or SinkBlocked; hint: the remedy.
+        close().  A record that is alone in flight may take minutes, on a slow line.  It fails with
+        SinkUnavailable (tried again, for days) or SinkBlocked; hint: the remedy.
       * Records of one partition keep their order, if the destination has an order.
     """
 

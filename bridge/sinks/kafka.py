@@ -19,6 +19,9 @@ the cluster has each record once while the producer lives. After an outage or a 
 resend limit are sent again (bridge/drain/resend_limit.py). A reader that must not count twice checks whether
 it has OFFSET of EDGE/STREAM/PARTITION/EPOCH already. A higher offset is no proof.
 
+A record that did not arrive in time although no other was in flight gets twice the time, up to 300 s: it may
+be large, and the line slow. The client keeps that time for later records of that kind.
+
 One thread passes records to the client, up to IN_FLIGHT_BYTES at once, and takes the acknowledgements. Both
 happen per batch; the work per record is in C. Records of a plug-in, or with another topic at the sink, are
 passed one by one.
@@ -38,10 +41,12 @@ from bridge.format.sink_batch import Rejected, SinkBatch, unchanged
 from bridge.sinks.kafka_client import (
     FULL,
     OF_A_RECORD,
+    PATIENCE_MAX,
     Cluster,
     Failure,
     KafkaClient,
     KafkaMessage,
+    TimedOut,
     cluster_of_url,
 )
 from ringbuf import FLAG_QOS, FLAG_RETAIN, Batch
@@ -167,6 +172,8 @@ class KafkaSink:
         over = False
         while under_way or not over:
             over = self._take(under_way) or over
+            if over and self._cluster.patience > 1:  # close() has a limit of half a minute
+                self._fail(under_way, SinkUnavailable(f"{self.url}: closed"))
             try:
                 with self._cluster.client() as client:
                     if under_way:
@@ -200,8 +207,22 @@ class KafkaSink:
 
     def _fail(self, under_way: deque[_KafkaBatch], error: Exception) -> None:
         self._cluster.drop()
+        if isinstance(error, TimedOut) and sum(batch.records.count for batch in under_way) == 1:
+            error = self._late(under_way[0].records)
         while under_way:
             under_way.popleft().future.set_exception(error)
+
+    def _late(self, records: SinkBatch) -> SinkUnavailable:
+        """The error for a record that was sent alone and is late; the next client waits longer."""
+        cluster, record = self._cluster, next(iter(records))
+        late_s = cluster.timeout_ms / 1000
+        cluster.patience = min(2 * cluster.patience, PATIENCE_MAX)
+        return SinkUnavailable(
+            f"{self.url}: record {record.offset} of {source_of(records).decode()}, with "
+            f"{len(record.bytes())} bytes, did not arrive in {late_s:g} s although it was sent alone",
+            hint=f"it gets {cluster.timeout_ms / 1000:g} s now; if that is not enough, use a faster line, "
+            "leave its topic out with topics_not, or check min.insync.replicas of the cluster",
+        )
 
 
 def source_of(records: SinkBatch) -> bytes:

@@ -19,13 +19,15 @@ from urllib.parse import unquote, urlsplit
 
 import cffi
 
-from bridge.errors import BadName, SinkBlocked, SinkError, SinkUnavailable
+from bridge.errors import BadName, SinkUnavailable
 from ringbuf import Batch
 from ringbuf.native import ffi, lib
 
 SOURCE_HEADER = "brim-source"  # as ringbuf/c/kafka/produce.c writes it
 
 DELIVERY_TIMEOUT_MS = 25_000  # after this time the client gives a message up
+PATIENCE_MAX = 12  # times as long for a record that is alone: 300 s is the limit of socket.timeout.ms
+SOCKET_TIMEOUT_MS = 60_000  # the default of librdkafka
 CHECK_TIMEOUT_S = 5.0
 FULL = -184  # the client's queue is full: RD_KAFKA_RESP_ERR__QUEUE_FULL
 
@@ -319,8 +321,15 @@ class KafkaClient:
             return self._topics[name]
 
 
+class TimedOut(SinkUnavailable):
+    """A message was not acknowledged in time."""
+
+
 class Cluster:
-    """A Kafka cluster, and its client while there is one. Any thread may call."""
+    """A Kafka cluster, and its client while there is one. Any thread may call.
+
+    `patience`: factor of the time that a client has for a message.
+    """
 
     def __init__(self, servers: str, topic: str, config: Mapping[str, Any]) -> None:
         self.topic = topic
@@ -330,6 +339,7 @@ class Cluster:
         except ValueError as error:
             raise BadName(f"{self.url}: {error}", hint="see librdkafka's configuration") from error
         self._config = {**config, "bootstrap.servers": servers}
+        self.patience = 1
         self._lock = threading.Lock()
         self._client: KafkaClient | None = None
 
@@ -338,7 +348,7 @@ class Cluster:
         """The present client, or a new one. It stays until its last user is done."""
         with self._lock:
             if self._client is None:
-                self._client = KafkaClient(self._config)
+                self._client = KafkaClient({**self._config, **self._timeouts()})
             client = self._client
             client.users += 1
         try:
@@ -349,6 +359,17 @@ class Cluster:
                 over = client.users == 0 and client is not self._client
             if over:
                 client.close()
+
+    @property
+    def timeout_ms(self) -> int:
+        """Time that a new client has for a message."""
+        return int(self._config["message.timeout.ms"]) * self.patience
+
+    def _timeouts(self) -> dict[str, int]:
+        if self.patience == 1:
+            return {}
+        request_ms = max(self.timeout_ms, int(self._config.get("socket.timeout.ms", SOCKET_TIMEOUT_MS)))
+        return {"message.timeout.ms": self.timeout_ms, "socket.timeout.ms": request_ms}
 
     def drop(self) -> None:
         """Drop the client, with all messages that it has not sent yet, as soon as it has no user."""
@@ -376,16 +397,10 @@ class Cluster:
             self.drop()
             raise self.unavailable(failure)
 
-    def refusal(self, failure: Failure) -> SinkError:
-        """Error for a record that the client has refused."""
-        if failure.name in OF_A_RECORD:
-            hint = "raise message.max.bytes of topic and producer"
-            return SinkBlocked(f"{self.url}: {failure.text}", hint=hint)
-        return self.unavailable(failure)
-
     def unavailable(self, failure: Failure) -> SinkUnavailable:
         """Error with the reason as a sentence."""
-        return SinkUnavailable(f"{self.url}: {failure.text}", hint=REMEDIES.get(failure.name, ""))
+        kind = TimedOut if failure.name == "_MSG_TIMED_OUT" else SinkUnavailable
+        return kind(f"{self.url}: {failure.text}", hint=REMEDIES.get(failure.name, ""))
 
 
 def cluster_of_url(url: str, options: Mapping[str, str]) -> Cluster:

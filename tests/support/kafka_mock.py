@@ -2,11 +2,13 @@
 looking into a topic from outside."""
 
 import logging
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
@@ -34,6 +36,55 @@ def mock_brokers(count: int = 1) -> Iterator[str]:
             yield process.stdout.readline().strip()
         finally:
             process.kill()
+
+
+@contextmanager
+def stalling_line(servers: str) -> Iterator[tuple[str, threading.Event]]:
+    """The address of a line to one mock broker, which carries nothing there while the event is not set."""
+    host, _, port = servers.partition(":")
+    carries = threading.Event()
+    carries.set()
+    threads: list[threading.Thread] = []
+    clients: list[socket.socket] = []
+    with socket.create_server((host, 0)) as listener:
+        # Metadata has the address of the broker, with the port in four bytes.
+        its, here = (host.encode() + end.to_bytes(4, "big") for end in (int(port), listener.getsockname()[1]))
+
+        def carry(source: socket.socket, to: socket.socket, *, there: bool) -> None:
+            with suppress(OSError):
+                while data := source.recv(1 << 16):
+                    if there:
+                        carries.wait()
+                    to.sendall(data if there else data.replace(its, here))
+            for end in (source, to):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+        def serve(client: socket.socket) -> None:
+            with client, socket.create_connection((host, int(port))) as broker:
+                back = threading.Thread(target=carry, args=(broker, client), kwargs={"there": False})
+                back.start()
+                carry(client, broker, there=True)
+                back.join()
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    clients.append(listener.accept()[0])
+                    threads.append(threading.Thread(target=serve, args=(clients[-1],)))
+                    threads[-1].start()
+
+        threads.append(threading.Thread(target=accept))
+        threads[0].start()
+        try:
+            yield f"{host}:{listener.getsockname()[1]}", carries
+        finally:
+            carries.set()
+            for end in (listener, *clients):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join()
 
 
 def messages(servers: str, topic: str, count: int) -> list[Message]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from tests.support.drained_files import EPOCH, T0_NS, drained_file_of, records_o
 pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip install 'brim[kafka]'")
 
 
-from tests.support.kafka_mock import headers_of, messages, mock_brokers
+from tests.support.kafka_mock import headers_of, messages, mock_brokers, stalling_line
 
 SETTLED_S = 40.0
 
@@ -134,6 +134,44 @@ def test_brokers_that_go_away_fail_what_is_under_way_and_a_new_begin_goes_on(
             future.result(SETTLED_S)
     with pytest.raises(SinkUnavailable):
         sink.begin("edge-1")
+
+
+def test_a_record_that_does_not_arrive_in_time_although_it_was_sent_alone_is_named_and_gets_more_time(
+    brokers: str, opened: list[KafkaSink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import bridge.sinks.kafka_client as module
+
+    configs: list[Mapping[str, object]] = []
+
+    class Client(module.KafkaClient):
+        def __init__(self, config: Mapping[str, object]) -> None:
+            configs.append(config)
+            super().__init__(config)
+
+    monkeypatch.setattr(module, "DEFAULTS", {**module.DEFAULTS, "message.timeout.ms": 200})
+    monkeypatch.setattr(module, "KafkaClient", Client)
+    alone = records_of(drained_file_of(4, 4, payload=lambda _: b"x" * 60_000))
+    with stalling_line(brokers) as (line, carries):
+        sink = KafkaSink.of_url(f"kafka://{line}/slow", {})
+        opened.append(sink)
+        sink.begin("edge-1")
+        carries.clear()
+        with pytest.raises(SinkUnavailable, match="timed out"):
+            sink.send(records_of(drained_file_of(0, 1))).result(SETTLED_S)
+        named = f"record 4 of edge-1/default/0/{EPOCH}, with 60000 bytes, did not arrive in 0.2 s although"
+        with pytest.raises(SinkUnavailable, match=named) as caught:
+            sink.send(alone).result(SETTLED_S)
+        assert "it gets 0.4 s now" in caught.value.hint
+        carries.set()
+        while sink.send(alone).exception(SETTLED_S) is not None:
+            pass
+        assert configs[-1]["message.timeout.ms"] in {200 << tries for tries in range(1, 4)}
+        assert configs[-1]["socket.timeout.ms"] == 60_000
+        carries.clear()
+        late = sink.send(alone)
+        sink.close()  # does not wait for minutes
+        assert late.done()
+        opened.remove(sink)
 
 
 @pytest.mark.parametrize(
