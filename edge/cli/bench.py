@@ -26,9 +26,9 @@ import time
 from typing import Any
 
 from edge.cli.argument_types import seconds, size
-from edge.cli.contexts import apply_context
 from edge.cli.exit_status import Exit
 from edge.cli.mqtt_options import PORT, add_broker_arguments
+from edge.cli.saved_contexts import apply_context
 from edge.load import (
     SCENARIOS,
     TOUR,

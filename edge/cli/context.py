@@ -22,8 +22,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from edge.cli.argument_types import port as port_argument
-from edge.cli.contexts import Context, Contexts
 from edge.cli.listing import table, text_column
+from edge.cli.saved_contexts import Context, Contexts
 from edge.errors import EdgeError
 
 NONE = "none"  # not a name

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from edge.cli.argument_types import port as port_argument
 from edge.cli.argument_types import whole_seconds
-from edge.cli.contexts import apply_context
 from edge.cli.exit_status import Exit
+from edge.cli.saved_contexts import apply_context
 from edge.client import Client, Options, Reconnect
 from edge.client.errors import ClientError, ConnectRefused, PublishRefused, SubscribeRefused
 from edge.errors import AccessDenied, EdgeError, InvalidArgument, Refused

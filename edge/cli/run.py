@@ -35,6 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker until it is stopped."""
-    from edge.cli.serving import serve  # not needed for --help
+    from edge.cli.run_process import serve  # not needed for --help
 
     return serve(arguments)

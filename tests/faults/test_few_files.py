@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.cli.serving import _lacks_files
+from edge.cli.run_process import _lacks_files
 from edge.config.limits import Limits
 from edge.config.schema import Config, Durability, Local, Log, Sessions, Stream, Zmq
 from edge.errors import EdgeError

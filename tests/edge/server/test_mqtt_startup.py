@@ -28,7 +28,7 @@ SERVED = """
 import os, pathlib, socket, sys
 from edge.cli import parser_of
 from edge.cli.config_options import configured
-import edge.cli.serving
+import edge.cli.run_process
 from edge.server.server import BrokerServer
 
 arguments = parser_of("run").parse_args(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The process of `brim run`: serves clients first, then imports and runs the event loop with all the rest."""
+"""Process of `brim run`: serves clients first, then imports and runs the event loop with all the rest."""
 
 from __future__ import annotations
 
