@@ -15,7 +15,7 @@ from pathlib import Path
 from edge.backup.copying import Advance, checksum, copy_file
 from edge.backup.layout import LOG, STATE, BrokerFiles
 from edge.backup.manifest import MANIFEST_NAME, Manifest
-from edge.config.directories import LOCK_NAME, RESTORING_NAME
+from edge.config.directory_lock import LOCK_NAME, RESTORING_NAME
 from edge.errors import EdgeError
 from persistence.files import OsFiles
 

@@ -30,7 +30,7 @@ from edge.cli.config_options import add_config_arguments, configured
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, counted
 from edge.cli.progress import progress
-from edge.config.directories import DirectoryLock
+from edge.config.directory_lock import DirectoryLock
 from edge.errors import AccessDenied, BrokerUnreachable, EdgeError
 from edge.local.protocol import Connection, Save, Saved, SettingList, Settings
 from edge.terminal_escape import escaped

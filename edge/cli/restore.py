@@ -25,7 +25,8 @@ from edge.cli.backup import content
 from edge.cli.config_options import add_config_arguments, configured
 from edge.cli.exit_status import Exit
 from edge.cli.progress import progress
-from edge.config.directories import LOCK_NAME, DirectoryLock, make_directory
+from edge.config.directories import make_directory
+from edge.config.directory_lock import LOCK_NAME, DirectoryLock
 from edge.terminal_escape import escaped
 
 

@@ -25,7 +25,8 @@ from edge.auth.rule_warnings import rule_warnings
 from edge.auth.tenants import Tenants
 from edge.broker.dispatcher import Broker
 from edge.broker.durability import Upstream, reason_code, refusal
-from edge.config.directories import DirectoryLock, make_directory
+from edge.config.directories import make_directory
+from edge.config.directory_lock import DirectoryLock
 from edge.config.listener import Listener as ListenerConfig
 from edge.config.schema import Config, Durability, Metrics
 from edge.engine.engine import engine_of, limits_of, set_limits

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from edge.config.directories import DirectoryLock
+from edge.config.directory_lock import DirectoryLock
 from edge.errors import DirectoryBusy
 from edge.server import mqtt_startup
 from tests.support.project import ROOT

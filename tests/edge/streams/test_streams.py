@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from edge.config.directories import DirectoryLock, make_directory
+from edge.config.directories import make_directory
+from edge.config.directory_lock import DirectoryLock
 from edge.config.schema import Config, Durability, Stream
 from edge.errors import DirectoryBusy, EdgeError, RingsUnavailable
 from edge.streams.epochs import Epochs, unpack_epochs
@@ -307,7 +308,7 @@ def test_a_lock_that_is_no_regular_file_is_an_error_with_a_remedy(tmp_path):
 
 
 def test_the_lock_of_a_broker_that_was_killed_is_free(tmp_path):
-    code = "import sys, pathlib, time; from edge.config.directories import DirectoryLock as L\n"
+    code = "import sys, pathlib, time; from edge.config.directory_lock import DirectoryLock as L\n"
     code += "lock = L(pathlib.Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
     with Child(code, tmp_path) as child:
         assert child.line() == "held"
