@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from persistence.log.log import Log
 from persistence.maintenance.background_process import BackgroundProcess
 from persistence.maintenance.maintenance import Maintenance, MaintenanceRules, MaintenanceThread
 from persistence.maintenance.retention_rules import Floor, StreamRules
+from ringbuf import Ring, RingError
 
 Status = dict[str, Any]
 
@@ -29,8 +31,17 @@ Status = dict[str, Any]
 class LogMaintenance:
     """Use: start(), after the logs; stop(), before they are closed."""
 
-    def __init__(self, logs: LogSet, config: Config, without: Iterable[Path] = ()) -> None:
-        """Create the maintenance. `without`: directories of logs that it must not touch."""
+    def __init__(
+        self,
+        logs: LogSet,
+        config: Config,
+        without: Iterable[Path] = (),
+        rings: Callable[[], Iterable[Ring]] = tuple,
+    ) -> None:
+        """Create the maintenance. `without`: directories of logs that it must not touch. `rings`: those whose
+        consumers can also read them in memory.
+        """
+        self._rings = rings
         self.holds: list[Callable[[str], Iterable[Floor]]] = []
         self._logs = logs
         self._streams: dict[str, StreamRules] = {}
@@ -107,7 +118,13 @@ class LogMaintenance:
         return self._streams.get(name) or StreamRules(name)
 
     def _floors(self, ring_name: str) -> list[Floor]:
-        return [floor for hold in self.holds for floor in hold(ring_name)]
+        floors = [floor for hold in self.holds for floor in hold(ring_name)]
+        for ring in self._rings():
+            if ring.name == ring_name:
+                with suppress(RingError):  # the ring is damaged: then all records count as lost
+                    in_ring = ring.epoch, ring.extremes().oldest_offset
+                    return [floor._replace(in_ring=in_ring) for floor in floors]
+        return floors
 
     def _on_full(self, directory: str, streams: set[str]) -> None:
         self._full[directory] = streams

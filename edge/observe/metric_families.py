@@ -193,7 +193,9 @@ METRICS: Mapping[str, Metric] = {
         "counter", "Records deleted before the retention rules of their stream allowed it.", ("stream",)
     ),
     "brim_log_unread_records_total": Metric(
-        "counter", "Records deleted before a consumer had read them.", ("consumer",)
+        "counter",
+        "Records deleted before a consumer had read them, and that were no longer in their ring.",
+        ("consumer",),
     ),
     "brim_log_archive_ratio": Metric(
         "gauge",

@@ -143,7 +143,10 @@ class Services:
         from edge.server.retention_holds import BridgeHolds, ConsumerHolds, SessionHolds
 
         maintenance = LogMaintenance(
-            core.logs, core.config, without=[core.config.log_directory / SESSIONS_RING]
+            core.logs,
+            core.config,
+            without=[core.config.log_directory / SESSIONS_RING],
+            rings=lambda: [entry.ring for entry in core.streams.all()],
         )
         bridge_holds = BridgeHolds(core.config)
         self._on_change.append(bridge_holds.apply)

@@ -24,7 +24,7 @@ An unreadable segment is removed together with the next readable one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from persistence.segment.segment_info import SEGMENT_COSTS_BYTES, RingInfo, SegmentInfo
@@ -42,12 +42,20 @@ class Floor(NamedTuple):
     consumer: str  # for display: "bridge lake"
     epoch: int
     offset: int
+    in_ring: tuple[int, int] | None = None  # epoch and offset from which on the ring has its records, too
 
     def needed_records(self, ring: RingInfo) -> int:
         """Number of these records, all of one epoch, that the consumer still needs."""
         if self.epoch != ring.epoch:
             return ring.end_offset - ring.first_offset if self.epoch < ring.epoch else 0
         return max(ring.end_offset - max(self.offset, ring.first_offset), 0)
+
+    def lost_records(self, ring: RingInfo) -> int:
+        """Number of these records that the consumer still needs, and that the ring has no longer."""
+        epoch, oldest = self.in_ring or (-1, 0)
+        if epoch == ring.epoch:
+            ring = replace(ring, end_offset=min(ring.end_offset, max(oldest, ring.first_offset)))
+        return self.needed_records(ring)
 
 
 class StreamRules(NamedTuple):
@@ -66,7 +74,7 @@ class StreamRules(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Records removed before a consumer had read them."""
+    """Records removed before a consumer had read them, and that no ring has."""
 
     consumer: str
     ring: str
@@ -228,5 +236,5 @@ def _losses(segment: SegmentInfo, floors: Mapping[str, list[Floor]]) -> list[Los
         Loss(floor.consumer, ring.name, records)
         for ring in segment.rings
         for floor in floors.get(ring.name, [])
-        if (records := floor.needed_records(ring))
+        if (records := floor.lost_records(ring))
     ]

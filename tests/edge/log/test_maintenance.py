@@ -22,6 +22,7 @@ from persistence.maintenance.retention_rules import Floor
 from tests.support.children import ModuleChild
 from tests.support.mqtt_socket import SocketClient
 from tests.support.ports import free_port
+from tests.support.rings import new_ring, publish_to_lap
 from tests.support.status_report import report_of
 from tests.support.waiting import wait_until
 
@@ -158,6 +159,19 @@ def test_the_log_of_the_sessions_is_left_alone(tmp_path: Path) -> None:
     maintenance.stop()
     assert maintenance.status()["disk_step"] in {"ok", "warn", "delete", "read_only"}
     logs.close()
+
+
+def test_holds_tell_what_the_rings_still_have(runtime_directory: Path, tmp_path: Path) -> None:
+    logs = LogSet(tmp_path, Placing(1, 1 << 20, 0))
+    with new_ring(runtime_directory, name="t-0") as ring:
+        publish_to_lap(ring.writer(), 2)
+        maintenance = LogMaintenance(logs, Config(), rings=lambda: [ring])
+        maintenance.holds.append(lambda _: [Floor("bridge lake", 7, 3)])
+        oldest = ring.extremes().oldest_offset
+        assert maintenance._floors("t-0") == [Floor("bridge lake", 7, 3, (7, oldest))]
+        assert maintenance._floors("t-1") == [Floor("bridge lake", 7, 3)]
+    assert oldest > 0
+    assert maintenance._floors("t-0") == [Floor("bridge lake", 7, 3)], "the ring is closed"
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,15 @@ def test_what_is_removed_unread_is_counted_by_consumer() -> None:
     assert kept.maintenance.lost == {"bridge lake": first - 10}
 
 
+def test_a_record_that_a_ring_has_is_not_lost() -> None:
+    kept = Kept(filled(40), MaintenanceRules(retain_bytes=3 << 16, scrub_bytes_per_s=0))
+    in_ring = {"all": (7, 5), "some": (7, 12), "another epoch": (8, 0)}
+    kept.floors["a-0"] = [Floor(name, 7, 10, place) for name, place in in_ring.items()]
+    kept.steps()
+    first = kept.written.log.epochs("a-0")[0].first_offset
+    assert kept.maintenance.lost == {"some": 2, "another epoch": first - 10}
+
+
 def test_any_rules_keep_what_is_wanted_and_order() -> None:
     """Whatever the rules: files go from the oldest on, and unforced none that a stream's own rule wants."""
     random = Random(5)
