@@ -111,6 +111,8 @@ async def from_zeromq(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
         zmq = connection.request(Status(), Report).report["zmq"]
     if zmq is None:
         raise UsageError("this broker has no ZeroMQ endpoint", hint="set zmq.enabled = true, or use --shm")
+    if zmq["needs_keys"]:  # without them, too, ZeroMQ would wait
+        raise UsageError("ZeroMQ of this broker requires keys, and this command has none", hint="use --shm")
     gaps = 0
     async with ZmqSubscription(args.filters, endpoint=zmq["endpoint"]) as messages:
         async for topic, header, payload in messages:

@@ -213,7 +213,9 @@ class Services:
         publisher = self._zmq.service
         stats = publisher.stats if publisher is not None else ZmqStats()
         peers = publisher.peers() if publisher is not None else {}
-        return {"endpoint": self._zmq.listener.endpoint, **asdict(stats), "peers": peers}
+        needs_keys = self._core.config.zmq.secret_key_file is not None
+        endpoint = self._zmq.listener.endpoint
+        return {"endpoint": endpoint, "needs_keys": needs_keys, **asdict(stats), "peers": peers}
 
     def _serve_consumers(self) -> None:
         """Serve consumers: at once if there are groups, whose holds and lags are needed.
@@ -225,7 +227,8 @@ class Services:
             return
         self._consumers = OnDemand(core.consumers_listener, "edge.server.consumers", self._start_consumers)
         core.down.push_async_callback(self._consumers.stop)
-        if config.zmq.secret_key_file is not None or _has_groups(config):
+        has_groups = _has_groups(config)  # creates the directory that the start needs
+        if has_groups or config.zmq.secret_key_file is not None:
             self._consumers.start_now()
         else:
             self._consumers.watch()

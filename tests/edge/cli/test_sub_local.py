@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from zmq import auth
 
 from edge.local.arrivals import messages_of_batch
 from edge.local.protocol import RingInfo
 from edge.local.shm_subscription import RingBatch
 from ringbuf.errors import Overrun
+from tests.support.brim_process import BrimProcess
 from tests.support.project import ROOT
 
 TIMEOUT_S = 30
@@ -152,3 +154,13 @@ def test_a_record_that_is_overwritten_while_it_is_read_is_left_out() -> None:
     info = RingInfo("r", "/r", 1, "default", "partition", "overwrite", 0)
     records: Any = [OvertakenRecord()]
     assert list(messages_of_batch(RingBatch(info, records, 0))) == []
+
+
+def test_a_broker_that_requires_keys_for_zeromq_is_an_error(runtime_directory: Path, tmp_path: Path) -> None:
+    auth.create_certificates(tmp_path, "broker")
+    settings = f'[zmq]\nsecret_key_file = "{tmp_path}/broker.key_secret"\nclient_keys_dir = "{tmp_path}"\n'
+    with BrimProcess(runtime_directory, tmp_path, settings, bridge=False):
+        line = [*BRIM, "sub", "#", "--zmq", "--runtime-dir", str(runtime_directory)]
+        done = subprocess.run(line, capture_output=True, cwd=ROOT, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 2
+    assert b"requires keys" in done.stderr
