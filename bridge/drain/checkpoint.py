@@ -297,7 +297,7 @@ class Checkpoint:
         if values["sink"] != self.sink or values["edge"] != self.edge:
             raise CheckpointMismatch(
                 f"{self.path} belongs to edge {values['edge']!r} and sink {values['sink']}, "
-                f"not of {self.edge!r} and {self.sink}",
+                f"not to {self.edge!r} and {self.sink}",
                 hint=mismatch_remedy(values["edge"], self.edge)
                 if values["sink"] == self.sink
                 else OTHER_PLACE,
@@ -338,7 +338,7 @@ def _map(intent: WriteIntent) -> dict[str, Any]:
 def mismatch_remedy(old: str, new: str) -> str:
     """The remedy for a checkpoint of edge `old` where the configuration has `new`."""
     return (
-        f"to go on under the new name, run `brim bridge rename-edge {old} {new} --config FILE`; to keep the "
+        f"to continue under the new name, run `brim bridge rename-edge {old} {new} --config FILE`; to keep the "
         f'old one, set edge_id = "{old}"'
     )
 

@@ -117,7 +117,7 @@ class EnhancedAuth:
         exchange = self._exchanges.get(client.connection)
         if packet.reason_code != ReasonCode.RE_AUTHENTICATE:
             if exchange is None:
-                raise ProtocolError(Rule.AUTH_CODE, "AUTH that goes on with nothing", Version.V5)
+                raise ProtocolError(Rule.AUTH_CODE, "AUTH without an exchange to continue", Version.V5)
             self._continue(exchange, packet)
             return
         if exchange is not None:

@@ -198,13 +198,13 @@ class _Progress:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._begun = self._told = time.monotonic()
+        self._begun = self._shown_s = time.monotonic()
 
     def __call__(self, crowd: Generator) -> None:
         now = time.monotonic()
-        if now - self._told < PROGRESS_S:
+        if now - self._shown_s < PROGRESS_S:
             return
-        self._told = now
+        self._shown_s = now
         counters = crowd.counters
         figures = f"{counters.connected:,} connected, {sum(counters.sent):,} sent"
         if counters.received:

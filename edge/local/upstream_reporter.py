@@ -60,7 +60,7 @@ class UpstreamReporter:
         self._news = threading.Condition()
         self._stopping = False
         self._connection: Connection | None = None
-        self._thread = threading.Thread(target=self._run, name="brim-bridge-tell", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="brim-bridge-report", daemon=True)
 
     def report_progress(self, ring_name: str, epoch: int, offset: int, lost: Lost) -> None:
         """Store new progress. Called by Drain, on the bridge's thread."""

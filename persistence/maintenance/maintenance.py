@@ -226,8 +226,8 @@ class Maintenance:
             full = self.step_of_disk == "read_only"
             floor = floors(self.rules.disk, total_bytes, self.log.segment_bytes).read_only
             self._block(str(NoDiskRoom(floor)) if full else "")
-        tell = log.info if self.step_of_disk == "ok" else log.warning
-        tell(
+        log_line = log.info if self.step_of_disk == "ok" else log.warning
+        log_line(
             "room on the disk directory=%s step=%s free_bytes=%d",
             self.log.directory,
             self.step_of_disk,

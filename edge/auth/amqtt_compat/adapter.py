@@ -169,10 +169,10 @@ class PluginAdapter:
         if verdict is True:
             return True
 
-        async def told() -> bool:
+        async def decided() -> bool:
             return await asyncio.wrap_future(verdict) if isinstance(verdict, Future) else verdict
 
-        return self._run(self._delay_refusal(told()))
+        return self._run(self._delay_refusal(decided()))
 
     async def _delay_refusal(self, decision: Coroutine[Any, Any, bool]) -> bool:
         """The answer; a refusal only at multiples of REFUSAL_S, so that its time reveals nothing."""

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 EVENTS_MAX = 20_000  # a fleet of 10 000 that reconnects, each with a subscription
 
-Tell = Callable[[str, dict[str, Any]], Coroutine[Any, Any, None]]
+Deliver = Callable[[str, dict[str, Any]], Coroutine[Any, Any, None]]
 
 
 class PluginEvents:
@@ -40,14 +40,14 @@ class PluginEvents:
         self,
         loop: asyncio.AbstractEventLoop,
         session_of: Callable[[ClientInfo], object],
-        tell: Tell,
+        deliver: Deliver,
         waiting_max: int = EVENTS_MAX,
     ) -> None:
-        """Create the queue. `tell` calls the plug-ins that listen, on `loop`; it must not raise."""
+        """Create the queue. `deliver` calls the plug-ins that listen, on `loop`; it must not raise."""
         self.dropped = 0
         self._loop = loop
         self._session_of = session_of
-        self._tell = tell
+        self._deliver = deliver
         self._waiting_max = waiting_max
         self._lock = threading.Lock()  # of _waiting, _is_awake and _is_over
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
@@ -105,7 +105,7 @@ class PluginEvents:
 
     async def _work(self) -> None:
         while (event := self._next()) is not None:
-            await self._tell(*event)
+            await self._deliver(*event)
         self._idle.set()
 
     def _next(self) -> tuple[str, dict[str, Any]] | None:
