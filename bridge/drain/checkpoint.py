@@ -338,8 +338,8 @@ def _map(intent: WriteIntent) -> dict[str, Any]:
 def mismatch_remedy(old: str, new: str) -> str:
     """The remedy for a checkpoint of edge `old` where the configuration has `new`."""
     return (
-        f"to continue under the new name, run `brim bridge rename-edge {old} {new} --config FILE`; to keep the "
-        f'old one, set edge_id = "{old}"'
+        f"to continue under the new name, run `brim bridge rename-edge {old} {new} --config FILE`; to keep "
+        f'the old one, set edge_id = "{old}"'
     )
 
 
