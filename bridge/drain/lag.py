@@ -69,8 +69,8 @@ class LagMeter:
         return [self._lag(source) for source in sources]
 
     def _find_gone(self, source: PartitionSource) -> VanishedRange | None:
-        """The range behind the cursor that can no longer be read."""
-        if (cursor := self._drain.cursor_of(source.name)) is None or self._drain.is_busy(source.name):
+        """The range behind the cursor and all files in flight that can no longer be read."""
+        if (cursor := self._drain.cursor_of(source.name)) is None:
             return None
         epoch, first = cursor.epoch, cursor.next_offset
         try:

@@ -1,4 +1,5 @@
-"""Loss report of a drain: declared losses, losses that the next file declares, and losses that are certain.
+"""Loss report of a drain: declared losses, losses that a file in flight or the next one declares, and losses
+that are certain.
 
 Owns nothing. A loss is reported as soon as it is certain: a bridge that cannot reach its sink declares it in
 a file days later.
@@ -57,6 +58,8 @@ def _row(
 ) -> PartitionLosses:
     declared = checkpoint.losses.get(name, Losses())
     losses = declared
+    for intent in checkpoint.intents:
+        losses = losses.after(intent) if (intent.stream, intent.partition) == name else losses
     if (cursor := checkpoint.cursors.get(name)) is not None:
         lost, skipped = _pending(cursor)
         if lost:

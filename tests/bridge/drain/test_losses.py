@@ -11,7 +11,18 @@ from bridge.drain.losses import DAMAGED, OVERWRITTEN, RANGES_MAX, RETENTION, Los
 from bridge.drain.status import BridgeState
 from bridge.errors import SinkUnavailable
 from bridge.format.drained_file import EarlierRanges
-from tests.support.bridges import EPOCH, FailingSink, SteppedDrain, drain, publish, ring, run_dry, settings
+from tests.support.bridges import (
+    EPOCH,
+    FailingSink,
+    Gates,
+    SteppedDrain,
+    begin_all,
+    drain,
+    publish,
+    ring,
+    run_dry,
+    settings,
+)
 from tests.support.drained_files import offsets_drained
 
 
@@ -47,6 +58,28 @@ def test_a_loss_is_counted_once_however_often_the_bridge_is_killed(
                 assert reported(drained) == ({OVERWRITTEN: oldest - 5}, lost, 0)
     (offsets,) = offsets_drained(tmp_path / "lake").values()
     assert offsets == [*range(5), *range(oldest, 5005)]
+
+
+def test_losses_are_reported_while_a_sink_that_does_not_answer_has_files(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    chosen = settings(runtime_directory, tmp_path, window=2)
+    silent = Gates(tmp_path / "lake")
+    with ring(runtime_directory) as made, drain(chosen, silent) as drained:
+        publish(made, 5)
+        begin_all(drained, 1)
+        publish(made, 5000)
+        oldest = made.extremes().oldest_offset
+        begin_all(drained, 2)  # the second file declares what was lost before it
+        assert reported(drained) == ({OVERWRITTEN: oldest - 5}, ((EPOCH, 5, oldest - 1),), oldest - 5)
+        publish(made, 5000)
+        lost = ((EPOCH, 5, oldest - 1), (EPOCH, 5005, made.extremes().oldest_offset - 1))
+        count = sum(last - first + 1 for _, first, last in lost)
+        assert reported(drained) == ({OVERWRITTEN: count}, lost, count)
+        for gate in silent.open.values():
+            gate.set()
+        run_dry(drained)
+        assert reported(drained) == ({OVERWRITTEN: count}, lost, 0)
 
 
 def test_what_an_operator_skips_is_skipped_and_neither_lost_nor_complete(
