@@ -128,7 +128,8 @@ class Lease:
                 if self._e_tag is not None:
                     self._write("", {"e_tag": self._e_tag})
             except (self._exceptions.BaseError, OSError) as error:
-                log.info("lease not released, it expires at=%s reason=%s", self._where, error)
+                reason = str(error).partition("\n")[0]  # without obstore's debug dump
+                log.info("lease not released, it expires at=%s reason=%s", self._where, reason)
             self._e_tag, self._held = None, False
             if self._name is not None:
                 self._name.release()

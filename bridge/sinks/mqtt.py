@@ -68,6 +68,7 @@ OPTIONS: Mapping[str, str] = {
 }
 KEEP_ALIVE_S = 20
 ACK_TIMEOUT_S = 20.0
+PATIENCE_MAX = 16  # times as long for a record that is alone in flight: 320 s
 TICK_S = 5.0
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 30.0  # between connections for which only commands wait
 BEGIN_TIMEOUT_S = 30.0
@@ -114,6 +115,7 @@ class MqttSink:
         self._in_flight_bytes = 0
         self._identifiers = PacketIdentifiers(random.randint(1, 65_535))
         self._answered_at = 0.0  # time of the latest acknowledgement, or when the wait for the first began
+        self._patience = 1  # factor of the time that a record may take
         self._called: asyncio.Event  # a connection was requested
         self._callers: list[asyncio.Future[None]] = []
 
@@ -234,7 +236,7 @@ class MqttSink:
         connect = Connect(
             client_id=self._client_id or f"brim-{self._edge}",
             clean_start=not lasting,
-            keep_alive_s=KEEP_ALIVE_S,
+            keep_alive_s=KEEP_ALIVE_S * self._patience,  # a packet that is not complete is no sign of life
             username=self._target.username,
             password=self._target.password,
             version=Version.V5,
@@ -277,9 +279,8 @@ class MqttSink:
                     self._pump()
                     link.flush()
                     await link.drain()
-                    if self._in_flight and loop.time() - self._answered_at > ACK_TIMEOUT_S:
-                        text = "the line must carry a whole record in that time"
-                        raise ConnectionLost(f"no acknowledgement for {ACK_TIMEOUT_S:g} s ({text})")
+                    if self._in_flight and loop.time() - self._answered_at > self._timeout_s:
+                        raise ConnectionLost(f"no acknowledgement for {self._timeout_s:g} s")
         except asyncio.CancelledError:
             await link.close()
             raise
@@ -288,6 +289,7 @@ class MqttSink:
 
     def _fail(self, error: Exception) -> None:
         """Fail all records in flight: this side does not know whether they arrived."""
+        error = self._late() or error
         self._link = None
         waiting = {
             id(batch): batch for batch in (*(batch for batch, _, _ in self._in_flight.values()), *self._queue)
@@ -302,6 +304,24 @@ class MqttSink:
         callers, self._callers = self._callers, []
         for caller in callers:
             caller.set_exception(error)
+
+    @property
+    def _timeout_s(self) -> float:
+        return ACK_TIMEOUT_S * self._patience
+
+    def _late(self) -> SinkUnavailable | None:
+        """The error if one record was sent alone and is late; the next connection waits longer."""
+        late_s = asyncio.get_running_loop().time() - self._answered_at
+        if len(self._in_flight) != 1 or late_s < self._timeout_s:
+            return None
+        ((sending, offset, length),) = self._in_flight.values()
+        self._patience = min(2 * self._patience, PATIENCE_MAX)
+        return SinkUnavailable(
+            f"{self.url}: record {offset} of {sending.source[1]}, with {length} bytes, was not acknowledged "
+            f"in {late_s:.0f} s although it was sent alone",
+            hint=f"it gets {self._timeout_s:g} s now; if that is not enough, check the broker, use a faster "
+            "line, or leave its topic out with topics_not",
+        )
 
     # ---- records ----
 

@@ -9,8 +9,8 @@ import pytest
 from bridge.errors import SinkUnavailable
 from bridge.sinks.mqtt import MqttSink
 from bridge.sinks.mqtt_commands import Commands
-from edge.mqtt import Disconnect, Properties, PubAck, Publish, ReasonCode, SubAck, Subscribe
-from tests.support.drained_files import drained_file_of, records_of
+from edge.mqtt import ConnAck, Connect, Disconnect, Properties, PubAck, Publish, ReasonCode, SubAck, Subscribe
+from tests.support.drained_files import EPOCH, drained_file_of, records_of
 from tests.support.scripted_broker import Peer, scripted
 
 SETTLED_S = 20.0
@@ -78,6 +78,33 @@ async def test_acknowledgements_in_one_piece_with_the_reason_of_the_end_do_not_s
             peer.send(PubAck(sent[0].packet_id), Disconnect(ReasonCode.SERVER_SHUTTING_DOWN))
             with pytest.raises(SinkUnavailable, match="server shutting down"):
                 await asyncio.to_thread(future.result, SETTLED_S)
+        finally:
+            await asyncio.to_thread(sink.close)
+
+
+async def test_a_record_that_is_late_although_it_was_sent_alone_is_named_and_gets_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bridge.sinks.mqtt.ACK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("bridge.sinks.mqtt.TICK_S", 0.05)
+    named = f"record 3 of edge-1/default/0/{EPOCH}, with 1 bytes, was not acknowledged"
+    async with scripted() as broker:
+        sink = MqttSink.of_url(broker.url, {})
+        try:
+            for last, keep_alive_s, reason, hint in (
+                (4, 20, "no acknowledgement for 0.1 s", "check the network"),
+                (3, 20, named, "it gets 0.2 s now"),
+                (3, 40, named, "it gets 0.4 s now"),
+            ):
+                begun = asyncio.create_task(asyncio.to_thread(sink.begin, "edge-1"))
+                peer = await broker.connection()
+                assert (await peer.expect(Connect)).keep_alive_s == keep_alive_s
+                peer.send(ConnAck(session_present=False))
+                await begun
+                future = sink.send(records_of(drained_file_of(3, last)))
+                with pytest.raises(SinkUnavailable, match=reason) as caught:
+                    await asyncio.to_thread(future.result, SETTLED_S)
+                assert hint in caught.value.hint
         finally:
             await asyncio.to_thread(sink.close)
 
