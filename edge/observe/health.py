@@ -101,6 +101,9 @@ def _of_clients(status: Status) -> Iterator[Trouble]:
 
 def _of_log(status: Status) -> Iterator[Trouble]:
     log = status.get("log") or {}
+    if silent_s := log.get("silent_s"):
+        why = f"its disk has not answered for {silent_s:.0f} s; what is shown of the log is from before"
+        yield Trouble("log", why)
     if log.get("failures"):
         reason = log.get("reason") or "see the log of the broker"
         yield Trouble(

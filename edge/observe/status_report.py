@@ -46,7 +46,7 @@ SAMPLE_S = 2.0  # interval of the rates: short enough to watch, with hardly any 
 CLIENTS_SHOWN = 100
 TEXT_MAX = 64  # characters of a text of a client: 100 clients may not displace other parts of the report
 CLIENTS_PAGE = 500  # sessions in one turn of the MQTT thread: about a millisecond
-ANSWER_S = 2.0  # time for the MQTT thread to answer
+ANSWER_S = 2.0  # time for the MQTT thread, or the disk, to answer
 READERS_SHOWN = 16  # of one ring
 _REFUSED = {
     "full": "the ring was full",
@@ -90,10 +90,14 @@ class StatusReporter(Struct, eq=False):
     started_s: float = field(default_factory=time.monotonic)
     _rates: dict[str, float] = field(default_factory=dict)
     _spill: SpillReport = field(default_factory=SpillReport)
+    _last_log: Status = field(default_factory=dict)
+    _silent: tuple[asyncio.Task[Status], float] | None = None  # a question to the log, and its time
 
     async def sample(self) -> None:
         """Compute the rates, until cancelled."""
         before, at = self._totals(), time.monotonic()
+        with suppress(OSError):
+            await self._log()
         while True:
             await asyncio.sleep(SAMPLE_S)
             now, then = self._totals(), at
@@ -125,7 +129,7 @@ class StatusReporter(Struct, eq=False):
             "mqtt": self._mqtt(),
             "watchdog": self.watchdog(),
             "missing": [missing._asdict() for missing in self.missing()],
-            "log": await asyncio.to_thread(self.log) if self.log else None,
+            "log": await self._log(),
             "bridges": self.bridges(),
         }
 
@@ -158,7 +162,7 @@ class StatusReporter(Struct, eq=False):
             "metrics": self.metrics_url,
             "zmq": self.zmq(),
             "local": self._local(),
-            "log": await asyncio.to_thread(self.log) if self.log else None,
+            "log": await self._log(),
             "consumers": self.consumers() if self.consumers else [],
             # Rings whose publishers wait for sinks: the offset that each bridge has reached.
             "upstream": self.upstream(),
@@ -168,6 +172,21 @@ class StatusReporter(Struct, eq=False):
         self._add_stored_bytes(status)
         status["lost"] = _lost(status)
         return status
+
+    async def _log(self) -> Status | None:
+        """Status of the log; while its disk does not answer the last one, with `silent_s`, at once."""
+        if self.log is None:
+            return None
+        if self._silent is None or self._silent[0].done():
+            task, began_s = asyncio.ensure_future(asyncio.to_thread(self.log)), time.monotonic()
+            try:
+                await asyncio.wait([task], timeout=ANSWER_S)
+            finally:  # also after a cancellation: the question keeps a thread
+                self._silent = None if task.done() else (task, began_s)
+            if self._silent is None:
+                self._last_log = task.result()
+                return self._last_log
+        return {**self._last_log, "silent_s": round(time.monotonic() - self._silent[1], 1)}
 
     def _add_stored_bytes(self, status: Status) -> None:
         """Add the bytes in the log to the tenants that share none of their logged streams."""

@@ -1,12 +1,17 @@
 """The broker's report: it always fits one answer, and leaves out details before facts."""
 
-from typing import Any
+import asyncio
+import threading
+from typing import Any, cast
 
 import pytest
 
 from edge.local.protocol import ANSWER_MAX_BYTES, Report
-from edge.observe.status_report import _fitting, _lost
+from edge.observe import status_report
+from edge.observe.health import troubles
+from edge.observe.status_report import StatusReporter, _fitting, _lost
 from edge.rpc.protocol import encode
+from tests.support.waiting import PATIENCE_S
 
 
 def status(*, rings: int, readers: int, bridges: int, clients: int) -> dict[str, Any]:
@@ -79,3 +84,31 @@ def test_every_loss_has_its_cause_and_what_did_not_happen_is_not_shown():
         "bridge lake: overwritten in the ring before it was drained": 9,
         "bridge lake: removed from the log before it was drained": 2,
     }
+
+
+def test_a_disk_that_does_not_answer_holds_no_report_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_report, "ANSWER_S", 0.05)
+    answers, asked = threading.Event(), []
+
+    def log() -> dict[str, Any]:
+        asked.append(answers.wait(PATIENCE_S))
+        return {"number": len(asked)}
+
+    async def main() -> None:
+        none = cast(Any, None)
+        reporter = StatusReporter(none, "", none, none, none, none, log=log)
+        answers.set()
+        assert await reporter._log() == {"number": 1}
+        answers.clear()
+        for _ in range(3):
+            found = await reporter._log() or {}
+            assert found["number"] == 1
+        assert [it.part for it in troubles({"mqtt": {}, "log": found})] == ["log"]
+        answers.set()
+        while "silent_s" in found:
+            await asyncio.sleep(0.01)
+            found = await reporter._log() or {}
+        assert troubles({"mqtt": {}, "log": found}) == []
+
+    asyncio.run(main())
+    assert len(asked) == 3
