@@ -18,8 +18,10 @@ After a kill at any instruction there are two cases. Without an intent, the sink
 With an intent, the next drain reads the same records again, builds the same bytes and puts the same name. If
 those records are gone, the drain checks whether the sink has the name.
 
-Not covered: a store that answers "no such name", and executes a put of the killed process after that, while
-the records of that put are gone from ring and log. The gap report then names the doubled drain_seq.
+Not covered: a store that executes a put so late that its number was given again meanwhile: after it has
+answered "no such name" about a file whose records are gone from ring and log; or, 25 s after the request has
+timed out at the earliest, after another bridge has taken over the lease (lease.py). A batch then reads each
+record once, and a stream that is past that number leaves the late file out. The gap report names the number.
 """
 
 from __future__ import annotations
