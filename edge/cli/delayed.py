@@ -20,7 +20,7 @@ import msgspec
 
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import bytes_in_words, seconds_in_words
+from edge.cli.humanize import bytes_in_words, counted, seconds_in_words
 from edge.cli.listing import TOPIC_COLUMN, Column, Row, add_listing_arguments, print_listing
 from edge.errors import EdgeError
 from edge.local.payloads import payload_fields, short_payload
@@ -95,7 +95,7 @@ def _cancel(connection: Connection, ids: list[int], *, as_json: bool) -> int:
     if as_json:
         print(msgspec.json.encode({"cancelled": cancelled, "missing": missing}).decode())
     else:
-        print(f"{len(cancelled)} messages cancelled")
+        print(f"{counted(len(cancelled), 'message')} cancelled")
         if missing:
             print(f"not waiting: {' '.join(map(str, missing))}")
     return Exit.INCOMPLETE if missing else Exit.OK

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from edge.errors import ControlError, Refused
+from edge.errors import ControlError, InvalidArgument, Refused
 
 M = TypeVar("M", bound="Message")
 
@@ -54,7 +54,7 @@ class _Numbered(msgspec.Struct):
     id: int = 0
 
 
-encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(_Head).decode
 _decode_numbered = msgspec.msgpack.Decoder(_Numbered).decode
 
@@ -108,6 +108,15 @@ class Protocol:
             return self._decode_answer(data)
         except _DECODE_ERRORS as error:
             raise ControlError(f"no answer: {error}; use one version of Brim on both sides") from error
+
+
+def encode(message: object) -> bytes:
+    """The bytes of a message. Raises InvalidArgument: a number needs more than 64 bits."""
+    try:
+        return _encode(message)
+    except OverflowError as error:
+        text = "a number needs more than 64 bits (allowed: -2^63 to 2^64-1)"
+        raise InvalidArgument(text, hint="choose another number") from error
 
 
 def expect(answer: Message, kind: type[M]) -> M:

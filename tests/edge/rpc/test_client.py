@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from edge.errors import NoAnswer
-from edge.local.protocol import PROTOCOL
+from edge.errors import InvalidArgument, NoAnswer
+from edge.local.protocol import PROTOCOL, CancelDelayed
 from edge.rpc import client
 from edge.rpc.client import RpcClient
+from edge.rpc.protocol import encode
 
 
 @pytest.fixture
@@ -73,3 +74,8 @@ def test_the_timeout_of_a_client_limits_its_connect_too(
     finally:
         refused.set()
         accepting.join()
+
+
+def test_a_number_that_does_not_fit_a_request_is_an_error_with_the_limits() -> None:
+    with pytest.raises(InvalidArgument, match="allowed: -2\\^63 to 2\\^64-1"):
+        encode(CancelDelayed((1 << 64,)))
