@@ -452,8 +452,7 @@ static void round_begin(mq_loop *loop)
     flush(loop);
     if (engine->closing.first != NULL)
         reap(loop);
-    if (loop->read_paused.count > 0)
-        resume_ready(loop);
+    resume_ready(loop); /* also if there is none left: reap() may have ended the last one */
     mq_pulse_waiting(engine, loop->unread + (engine->journal.stalled ? engine->touched.count : 0));
     mq_linger_expire(loop);
     mq_accept_again(loop);

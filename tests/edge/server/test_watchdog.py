@@ -16,6 +16,7 @@ import pytest
 
 from edge.mqtt import (
     Connect,
+    Disconnect,
     PingReq,
     PingResp,
     Properties,
@@ -222,3 +223,15 @@ def test_a_disk_that_fails_and_is_reported_ends_nothing(plant: Plant) -> None:
         status, _, log = child.stop()
     assert status == 0
     assert "session snapshot failed" in log
+
+
+def test_a_broker_that_a_client_leaves_in_the_middle_of_its_packets_has_not_stalled(plant: Plant) -> None:
+    """No client is there any more: nothing waits for the broker."""
+    packets = [Subscribe(number, (Subscription(f"t/{number}", 0),)) for number in range(1, 11)]
+    with plant.running("none") as child:
+        for number in range(3):
+            with plant.client(f"c{number}") as client:
+                client.send(*packets, Disconnect())
+            time.sleep(2 * TICKS.serve * TICKS.tick_ms / 1_000)
+            assert plant.status()["watchdog"]["stalls"] == 0
+        assert child.stop()[0] == 0
