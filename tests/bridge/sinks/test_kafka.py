@@ -163,8 +163,7 @@ def test_a_record_that_does_not_arrive_in_time_although_it_was_sent_alone_is_nam
             sink.send(alone).result(SETTLED_S)
         assert "it gets 0.4 s now" in caught.value.hint
         carries.set()
-        while sink.send(alone).exception(SETTLED_S) is not None:
-            pass
+        assert any(sink.send(alone).exception(SETTLED_S) is None for _ in range(4))
         assert configs[-1]["message.timeout.ms"] in {200 << tries for tries in range(1, 4)}
         assert configs[-1]["socket.timeout.ms"] == 60_000
         carries.clear()
