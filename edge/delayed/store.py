@@ -64,9 +64,9 @@ _BYTES = "length(CAST(topic AS BLOB)) + length(properties) + length(payload)"
 _COUNT = f"SELECT count(*), coalesce(sum({_BYTES} + ?), 0) FROM message"  # noqa: S608 - no user's text
 _COUNT_TENANTS = f"""
 INSERT INTO tenant SELECT
-    substr(topic, length(?1) + 1, instr(substr(topic, length(?1) + 1), '/') - 1) AS tenant_name, count(*),
-    sum({_BYTES} + ?2)
-FROM message WHERE substr(topic, 1, length(?1)) = ?1 GROUP BY tenant_name HAVING tenant_name <> ''
+    substr(topic, length(:mark) + 1, instr(substr(topic, length(:mark) + 1), '/') - 1) AS tenant_name,
+    count(*), sum({_BYTES} + :overhead)
+FROM message WHERE substr(topic, 1, length(:mark)) = :mark GROUP BY tenant_name HAVING tenant_name <> ''
 """  # noqa: S608 - no user's text
 _TABLES = """
 CREATE TABLE message (
@@ -219,14 +219,14 @@ class DelayedStore:
     def _count_tenants(self) -> None:
         """Count the messages of each tenant. In a transaction."""
         self._db.execute("DELETE FROM tenant")
-        self._db.execute(_COUNT_TENANTS, (MARK, OVERHEAD_BYTES))
+        self._db.execute(_COUNT_TENANTS, {"mark": MARK, "overhead": OVERHEAD_BYTES})
 
     def _change_tenants(self, changes: TenantUse) -> None:
         names = {name for name, _ in changes}
         rows = [(name, changes[name, "messages"], changes[name, "bytes"]) for name in names]
         self._db.executemany(
-            "INSERT INTO tenant VALUES (?1, ?2, ?3)"
-            " ON CONFLICT (name) DO UPDATE SET messages = messages + ?2, bytes = bytes + ?3",
+            "INSERT INTO tenant VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE"
+            " SET messages = messages + excluded.messages, bytes = bytes + excluded.bytes",
             rows,
         )
         self._db.execute("DELETE FROM tenant WHERE messages = 0")
@@ -278,7 +278,8 @@ class DelayedStore:
             insert = "INSERT INTO message (due_ns, topic, flags, properties, payload, checksum) VALUES "
             self._db.executemany(insert + "(?, ?, ?, ?, ?, ?)", rows)
             self._db.executemany("DELETE FROM message WHERE id = ?", [(m.id,) for m in removed])
-            self._db.executemany("UPDATE message SET due_ns = ?2 WHERE id = ?1", list(postponed))
+            later = [(due_ns, number) for number, due_ns in postponed]
+            self._db.executemany("UPDATE message SET due_ns = ? WHERE id = ?", later)
             if not all(message.is_intact for message in removed):
                 self._count_tenants()
                 use = self._stored_use()
@@ -352,9 +353,9 @@ def list_messages(path: Path, after: tuple[int, int], limit: int, payload_max: i
     """Messages after (due_ns, id), in the order of delivery. For any thread. Raises sqlite3.Error."""
     with _read_only(path) as db:
         rows = db.execute(
-            "SELECT id, due_ns, topic, flags, length(payload), substr(payload, 1, ?3) FROM message "
-            "WHERE (due_ns, id) > (?1, ?2) ORDER BY due_ns, id LIMIT ?4",
-            (*after, payload_max, limit),
+            "SELECT id, due_ns, topic, flags, length(payload), substr(payload, 1, ?) FROM message "
+            "WHERE (due_ns, id) > (?, ?) ORDER BY due_ns, id LIMIT ?",
+            (payload_max, *after, limit),
         ).fetchall()
     names = ("id", "due_ns", "topic", "flags", "size_bytes", "payload")
     return [dict(zip(names, row, strict=True)) for row in rows]

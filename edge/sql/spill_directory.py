@@ -25,11 +25,12 @@ def spill_directory() -> Iterator[Path]:
     """A new directory, removed at the end. Raises OSError."""
     while True:
         directory = Path(tempfile.mkdtemp(prefix=PREFIX))
-        handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        if directory.exists():  # no other query took it for a leftover before it was locked
-            break
-        os.close(handle)
+        with suppress(FileNotFoundError):  # another query took it for a leftover before it was locked
+            handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if directory.exists():
+                break
+            os.close(handle)
     _open.add(directory)
     try:
         _remove_leftovers(directory.parent)

@@ -80,7 +80,7 @@ def test_mutual_tls_is_login_enough_for_other_machines() -> None:
 def checked(directory: Path, tls: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     file = directory / "brim.toml"
     file.write_text(f"[[listener]]\ntls = {{ {tls} }}\n")
-    status = check.run(argparse.Namespace(file=file))
+    status = check.run(argparse.Namespace(file=file, json=False))
     said = capsys.readouterr()
     return status, said.out + said.err
 

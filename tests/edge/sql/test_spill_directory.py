@@ -42,6 +42,22 @@ def test_a_leftover_is_removed_and_the_directory_of_a_living_process_stays(paren
     os.close(handle)
 
 
+def test_a_directory_that_another_query_removes_at_once_is_made_again(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = tempfile.mkdtemp, []
+
+    def removed_first(prefix: str) -> str:
+        made.append(make(prefix=prefix))
+        if len(made) == 1:
+            os.rmdir(made[0])
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", removed_first)
+    with spill_directory() as directory:
+        assert (str(directory), directory.exists(), len(made)) == (made[1], True, 2)
+
+
 def test_another_process_leaves_the_directory_of_a_query(parent):
     with spill_directory() as directory:
         command, variables = [sys.executable, "-c", ANOTHER], {**os.environ, "TMPDIR": str(parent)}
