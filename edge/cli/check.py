@@ -111,6 +111,22 @@ def _tls_mistakes(config: Config) -> Iterator[str]:
                 yield f"{place}: tls.certificate_file {tls.certificate_file}: {mistake}"
 
 
+def _secret_mistakes(config: Config) -> Iterator[str]:
+    """Mistakes in the file of a token, or of ZeroMQ's keys."""
+    token_file, key_file = config.metrics.token_file, config.zmq.secret_key_file
+    try:
+        if config.metrics.listen and token_file is not None:
+            from edge.observe.http_token import TokenFile
+
+            TokenFile(token_file)
+        if (config.zmq.enabled or config.consumers.enabled) and key_file is not None:
+            from edge.local.zmq_server_socket import key_pair
+
+            key_pair(key_file)
+    except EdgeError as error:
+        yield with_hint(error)
+
+
 def _log_mistakes(config: Config) -> Iterator[str]:
     """A setting whose library is not installed."""
     if not config.log.archive:
@@ -162,7 +178,7 @@ def _plugin_mistakes(config: Config) -> Iterator[str]:
             yield with_hint(error)
 
 
-_SECTIONS = (_tls_mistakes, _log_mistakes, _bridge_mistakes, _plugin_mistakes)
+_SECTIONS = (_tls_mistakes, _secret_mistakes, _log_mistakes, _bridge_mistakes, _plugin_mistakes)
 
 
 def _auth_summary(config: Config, files: AuthFiles) -> Iterator[str]:

@@ -24,7 +24,7 @@ def tls_places(config: Config) -> Iterator[tuple[str, Tls]]:
 
 
 def named_files(config: Config) -> Iterator[tuple[str, Path]]:
-    """Setting and path of each file of users, rules, certificates, keys and payload schemas."""
+    """Setting and path of each file of users, rules, certificates, keys, tokens and payload schemas."""
     for place, tls in tls_places(config):
         for key in ("certificate_file", "key_file", "client_ca_file"):
             if (file := getattr(tls, key, None)) is not None:
@@ -33,6 +33,8 @@ def named_files(config: Config) -> Iterator[tuple[str, Path]]:
         ("auth.password_file", config.auth.password_file),
         ("auth.acl_file", config.auth.acl_file),
         ("web.users_file", config.web.users_file),
+        ("metrics.token_file", config.metrics.token_file),
+        ("zmq.secret_key_file", config.zmq.secret_key_file),
     ):
         if path is not None:
             yield key, path

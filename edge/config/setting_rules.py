@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from edge.config.listener import Listener, is_loopback
-from edge.config.listener_rules import listeners_are_safe, listeners_make_sense
+from edge.config.listener_rules import UNIX_PATH_MAX_BYTES, listeners_are_safe, listeners_make_sense
 from edge.config.schema import RECORD_OVERHEAD_BYTES, RECORDS_PER_RING, RING_SHARE, Config, Durability
 from edge.config.setting_reader import Problems, shown
 from edge.config.tenant_rules import listeners_have_tenants, tenants_are_apart
@@ -79,20 +79,24 @@ def filters_are_valid(config: Config, problems: Problems) -> None:
 
 
 def rings_hold_their_records(config: Config, problems: Problems) -> None:
-    """ring_bytes is a power of two, and a quarter of it holds a record of limits.packet_max_bytes."""
+    """ring_bytes and journal_bytes are powers of two; a stream's ring holds four records of
+    limits.packet_max_bytes.
+    """
     limits = config.limits
     packet_max_bytes = config.packet_max_bytes
     longest = packet_max_bytes + min(limits.topic_max_bytes, packet_max_bytes) + RECORD_OVERHEAD_BYTES
-    sizes = [(("stream", index), stream.ring_bytes) for index, stream in enumerate(config.stream)]
-    sizes += [(("producer", index), producer.ring_bytes) for index, producer in enumerate(config.producer)]
-    for (section, index), size in sizes:
-        path: Path = (section, index, "ring_bytes")
+    sizes: list[tuple[Path, int]] = [
+        (("stream", index, "ring_bytes"), stream.ring_bytes) for index, stream in enumerate(config.stream)
+    ]
+    sizes += [(("producer", index, "ring_bytes"), it.ring_bytes) for index, it in enumerate(config.producer)]
+    sizes.append((("sessions", "journal_bytes"), config.sessions.journal_bytes))
+    for path, size in sizes:
         if problems.blames(path):
             continue
         if size & (size - 1):
             above = 1 << size.bit_length()
             problems.add(path, f"{size} is not a power of two; write {above >> 1} or {above}")
-        elif section == "stream" and size // RECORDS_PER_RING < longest:
+        elif path[0] == "stream" and size // RECORDS_PER_RING < longest:
             enough = 1 << (RECORDS_PER_RING * longest - 1).bit_length()
             problems.add(
                 path,
@@ -253,14 +257,50 @@ def _endpoint_is_safe(section: str, written: str, endpoint: str, config: Config,
     scheme, separator, place = endpoint.partition("://")
     if problems.blames(path):
         return
-    if not separator or scheme not in {"ipc", "tcp"} or not place:
+    if (
+        not separator
+        or scheme not in {"ipc", "tcp"}
+        or not place
+        or (scheme == "tcp" and not _has_port(place))
+    ):
         problems.add(path, f"{shown(written)} is not an endpoint; write ipc:///PATH or tcp://127.0.0.1:PORT")
+    elif scheme == "ipc" and written and len(place.encode()) > UNIX_PATH_MAX_BYTES:
+        text = f"{place} is longer than the {UNIX_PATH_MAX_BYTES} bytes that the kernel allows"
+        problems.add(path, f"{text}; choose a shorter one")
     elif scheme == "tcp" and not (is_loopback(place.rpartition(":")[0]) or config.zmq.secret_key_file):
         problems.add(
             path,
             f"{written} is reached from other machines, unencrypted and by anybody; write "
             "tcp://127.0.0.1:PORT, or add secret_key_file and client_keys_dir to [zmq]",
         )
+
+
+def _has_port(place: str) -> bool:
+    """True if a port, or * for a free one, ends an address of ZeroMQ."""
+    try:
+        split_address(place.removesuffix("*") + "0" if place.endswith(":*") else place)
+    except ValueError:
+        return False
+    return True
+
+
+def addresses_are_different(config: Config, problems: Problems) -> None:
+    """Metrics, console and ZeroMQ have other addresses than the listeners, and than each other."""
+    taken = {_place(listener): f"listener[{index}]" for index, listener in enumerate(config.listener)}
+    addresses = [
+        (("metrics", "listen"), config.metrics.listen),
+        (("web", "listen"), config.web.listen),
+        (("zmq", "endpoint"), config.zmq.endpoint.removeprefix("tcp://") if config.zmq.enabled else ""),
+        (
+            ("consumers", "endpoint"),
+            config.consumers.endpoint.removeprefix("tcp://") if config.consumers.enabled else "",
+        ),
+    ]
+    for path, address in addresses:
+        if not address or address.endswith((":0", ":*")) or problems.blames(path):
+            continue
+        if (other := taken.setdefault(address, ".".join(path))) != ".".join(path):
+            problems.add(path, f"{address} is taken by {other}; give each its own address")
 
 
 def _expect_stream(name: str | None, known: set[str], path: Path, problems: Problems) -> None:
@@ -309,6 +349,7 @@ RULES = (
     disk_steps_rise,
     caps_have_bytes,
     names_are_unique,
+    addresses_are_different,
     tenants_are_apart,
     listeners_have_tenants,
     listeners_are_safe,

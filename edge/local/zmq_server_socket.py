@@ -42,7 +42,7 @@ class ZmqServer:
         secret_key_file: Path | None = None,
         client_keys_dir: Path | None = None,
     ) -> None:
-        keys = _key_pair(secret_key_file) if secret_key_file is not None else None
+        keys = key_pair(secret_key_file) if secret_key_file is not None else None
         self.endpoint = listener.endpoint
         self._listener = listener
         self._context = zmq.Context()
@@ -106,8 +106,8 @@ class ZmqServer:
             self._limiter.close(LINGER_MS)
 
 
-def _key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:
-    """(public, secret) key of a certificate."""
+def key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:
+    """(public, secret) key of a certificate. Raises EdgeError."""
     from zmq.auth import load_certificate
 
     try:

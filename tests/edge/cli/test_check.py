@@ -43,6 +43,19 @@ def test_check_shows_each_listener_as_a_client_writes_it(
     assert shown == [["[::1]:1883"], ["ws://127.0.0.1:9001"]]
 
 
+def test_files_with_secrets_are_read(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = file.with_name("absent")
+    for key, section in (
+        ("metrics.token_file", f'[metrics]\nlisten = "127.0.0.1:9464"\ntoken_file = "{absent}"\n'),
+        ("zmq.secret_key_file", f'[zmq]\nsecret_key_file = "{absent}"\nclient_keys_dir = "/"\n'),
+    ):
+        file.write_text(section)
+        assert main(["check", str(file)]) == 2
+        error = capsys.readouterr().err
+        assert key in error
+        assert str(absent) in error
+
+
 def test_programs_get_the_verdict_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text('edge_id = "press-7"\n[[listener]]\nport = 1883\n')
     assert main(["check", str(file), "--json"]) == 0

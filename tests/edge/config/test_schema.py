@@ -52,6 +52,24 @@ MISTAKES = [
         ":4: stream[0].ring_bytes: 9000000 is not a power of two; write 8388608 or 16777216",
     ),
     (
+        '[sessions]\njournal_bytes = "3 MiB"',
+        ":2: sessions.journal_bytes: 3145728 is not a power of two; write 2097152 or 4194304",
+    ),
+    ('[zmq]\nendpoint = "tcp://127.0.0.1:99999"', ":2: zmq.endpoint: 'tcp://127.0.0.1:99999' is not an"),
+    ('[zmq]\nendpoint = "tcp://127.0.0.1"', ":2: zmq.endpoint: 'tcp://127.0.0.1' is not an endpoint"),
+    (
+        f'[consumers]\nendpoint = "ipc:///{"x" * 107}"',
+        f":2: consumers.endpoint: /{'x' * 107} is longer than the 107 bytes that the kernel allows; choose",
+    ),
+    (
+        '[zmq]\nendpoint = "tcp://127.0.0.1:5556"\n[consumers]\nendpoint = "tcp://127.0.0.1:5556"',
+        ":4: consumers.endpoint: 127.0.0.1:5556 is taken by zmq.endpoint; give each its own address",
+    ),
+    (
+        '[[listener]]\nport = 9464\n[metrics]\nlisten = "127.0.0.1:9464"',
+        ":4: metrics.listen: 127.0.0.1:9464 is taken by listener[0]; give each its own address",
+    ),
+    (
         '[[stream]]\nname = "a"\ntopics = ["a"]\nring_bytes = "1 MiB"\n[limits]\npacket_max_bytes = "1 MiB"',
         ":4: stream[0].ring_bytes: a ring of 1048576 holds records of at most 262144, and "
         "limits.packet_max_bytes = 1048576 needs 1114175; write 8388608 here, or lower packet_max_bytes",
