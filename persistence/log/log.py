@@ -253,7 +253,10 @@ class Log(SealedSegments):
         if ring_id in self._joined:
             self._catalogue()
             self._joined.remove(ring_id)
-            self._touched[ring_id] = self._active.header.base_position if self._active else 0
+            # without a segment the last sealed one may have its records
+            self._touched[ring_id] = (
+                self._active.header.base_position if self._active else self.durable_position
+            )
 
     def drop(self, ring_id: int) -> None:
         """Discard the queued records of a ring, because its memory will change."""

@@ -24,6 +24,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from persistence.durable_file import move_file
 from persistence.files import Files
@@ -71,7 +72,7 @@ class SegmentPreallocator:
             if os.path.basename(path) not in names or self.ready >= READY_MAX:
                 continue
             handle = self._files.open(path, create=True)
-            if self._files.size(handle) == self._segment_bytes:
+            if self._files.size(handle) == self._segment_bytes and self._files.links(handle) == 1:
                 self._ready.append((handle, path))
             else:
                 self._files.close(handle)
@@ -90,6 +91,8 @@ class SegmentPreallocator:
             if is_recycled or not self.is_needed or self._comes.is_set():
                 return
             path = self._free_name()
+            with suppress(FileNotFoundError):  # of a recycle() that failed: a backup may have this file
+                self._files.unlink(path)
             handle = self._files.open(path, create=True)
             filled = False
             try:
@@ -119,7 +122,7 @@ class SegmentPreallocator:
         try:
             self._files.unlink(path)
         except OSError:
-            return  # the next attempt overwrites it
+            return  # the next attempt removes it
 
     def _free_name(self) -> str:
         taken = {self._taken, *(path for _, path in list(self._ready))}

@@ -29,6 +29,7 @@ from persistence.errors import FormatError, FutureFormat
 from persistence.files import Files, size_of
 from persistence.log.preallocate import PREPARED_NAME
 from persistence.read.log_reader import LogReader, RingEnd
+from persistence.segment import footer
 from persistence.segment.clean_shutdown import closed_table
 from persistence.segment.format import EXTENT_HEADER_BYTES, CatalogueEntry, base_of_name, segment_name
 from persistence.segment.quarantine import copy_to_quarantine
@@ -202,6 +203,8 @@ def _cut(files: Files, handle: int, directory: str, table: SegmentTable, state: 
         state.torn = TornTail(table.name, table.end, size - table.end)
         damage = DamagedRange(table.name, table.end, size - table.end, "", 0)
         _copy_to_quarantine(files, directory, damage, state)
+    elif footer.read(files, handle, table.header, table.end) is not None:
+        return  # a backup may have a hard link to this file, with the checksum of all its bytes
     files.ftruncate(handle, table.end)
 
 

@@ -135,6 +135,20 @@ def test_a_ring_that_left_is_forgotten_with_its_last_record() -> None:
     assert set(written.log.ends()) == {"a-0"}
 
 
+def test_a_ring_that_left_between_two_segments_is_remembered_with_its_records() -> None:
+    written = filled()
+    written.log.remove(0)
+    written.add("video@cam", 7, [b"x"])
+    written.sync()
+    written.log.roll()
+    written.log.leave("video@cam")
+    written.add("a-0", 7, [b"next"])
+    written.sync()
+    for log in (written.log, recovered(written.files.kill())[0]):
+        assert log.ends()["video@cam"] == (7, 1)
+        assert read_all(log, "video@cam", 7) == written.records["video@cam", 7]
+
+
 def test_a_quiet_ring_that_stays_is_remembered_without_a_record() -> None:
     written = Written.empty(segment_bytes=8192, retain_bytes=3 << 16)
     written.add("quiet-0", 7, [b"x"])

@@ -2,9 +2,11 @@
 zeros.
 """
 
+import errno
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -88,4 +90,48 @@ def test_a_removed_segment_that_a_backup_has_is_not_written_again(tmp_path: Path
     assert (old.exists(), room.ready) == (False, 0)
     assert backup.read_bytes() == b"x" * (SEGMENT_BYTES - 1)
     assert backup.stat().st_nlink == 1
+    room.close()
+
+
+class Failing(OsFiles):
+    """A directory that cannot be synced, or a name that cannot be removed."""
+
+    call = ""
+
+    def dirsync(self, path: str) -> None:
+        """See Files."""
+        if self.call == "dirsync":
+            raise OSError(errno.EIO, "injected")
+        super().dirsync(path)
+
+    def unlink(self, path: str) -> None:
+        """See Files."""
+        if self.call == "unlink":
+            raise OSError(errno.EIO, "injected")
+        super().unlink(path)
+
+
+@pytest.mark.parametrize("call", ["dirsync", "unlink"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_backup_keeps_its_bytes_after_a_removal_that_failed_halfway(
+    tmp_path: Path, call: str, restarts: bool
+) -> None:
+    files = Failing()
+    room = SegmentPreallocator(files, str(tmp_path), SEGMENT_BYTES)
+    old, backup = tmp_path / "old", tmp_path / "backup"
+    old.write_bytes(b"x" * SEGMENT_BYTES)
+    backup.hardlink_to(old)
+    files.call = call
+    with suppress(OSError):
+        room.recycle(str(old), SEGMENT_BYTES)
+    files.call = ""
+    assert backup.stat().st_nlink == 2
+    if restarts:
+        room = SegmentPreallocator(files, str(tmp_path), SEGMENT_BYTES)
+        room.adopt()
+    room.prepare(lambda: False)
+    handle, _ = room.take()
+    files.pwritev(handle, [b"next"], 0)
+    files.close(handle)
+    assert backup.read_bytes() == b"x" * SEGMENT_BYTES
     room.close()

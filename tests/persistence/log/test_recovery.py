@@ -126,6 +126,21 @@ def test_a_second_recovery_changes_nothing() -> None:
     assert (report.rings, report.end_position) == (again.rings, again.end_position)
 
 
+def test_a_recovery_leaves_a_whole_file_with_its_footer_for_backups_have_links_to_it() -> None:
+    written = Written.empty()
+    written.add("a-0", 7, [b"x"])
+    written.sync()
+    log, _ = recovered(written.files.kill())
+    log.run_maintenance()
+    path, files = f"{DIRECTORY}/{0:020d}.log", disk_of(log).kill()
+    before = bytes(files.names[path].cache)
+    assert log.reader.segments()[0].indexed
+    log, report = recovered(files)
+    assert bytes(files.names[path].cache) == before
+    assert (report.torn, report.rings["a-0"]) == (None, (7, 1))
+    assert log.reader.segments()[0].indexed
+
+
 def test_recovery_that_is_cut_short_anywhere_is_done_again() -> None:
     written = Written.empty()
     written.add("a-0", 7, [b"kept"] * 3)
