@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 
 import psutil
@@ -68,9 +69,10 @@ def test_the_console_logs_in_the_form_of_the_broker(runtime_directory: Path, tmp
 
 
 def test_a_port_in_use_ends_the_console_and_not_the_broker(runtime_directory: Path, tmp_path: Path) -> None:
-    broker = BrimProcess(runtime_directory, tmp_path, '[web]\nlisten = "127.0.0.1:$PORT"\n', bridge=False)
-    with broker:
-        assert "web.listen" in broker.log_until("web console ended")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = f'[web]\nlisten = "127.0.0.1:{taken.getsockname()[1]}"\n'
+        with BrimProcess(runtime_directory, tmp_path, settings, bridge=False) as broker:
+            assert "web.listen" in broker.log_until("web console ended")
 
 
 def test_a_console_without_its_libraries_is_an_error_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
