@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,18 +114,20 @@ def _tls_mistakes(config: Config) -> Iterator[str]:
 
 def _secret_mistakes(config: Config) -> Iterator[str]:
     """Mistakes in the file of a token, or of ZeroMQ's keys."""
-    token_file, key_file = config.metrics.token_file, config.zmq.secret_key_file
-    try:
-        if config.metrics.listen and token_file is not None:
-            from edge.observe.http_token import TokenFile
+    reads: list[Callable[[], object]] = []
+    if config.metrics.listen and config.metrics.token_file is not None:
+        from edge.observe.http_token import TokenFile
 
-            TokenFile(token_file)
-        if (config.zmq.enabled or config.consumers.enabled) and key_file is not None:
-            from edge.local.zmq_server_socket import key_pair
+        reads.append(partial(TokenFile, config.metrics.token_file))
+    if (config.zmq.enabled or config.consumers.enabled) and config.zmq.secret_key_file is not None:
+        from edge.local.zmq_server_socket import key_pair
 
-            key_pair(key_file)
-    except EdgeError as error:
-        yield with_hint(error)
+        reads.append(partial(key_pair, config.zmq.secret_key_file))
+    for read in reads:
+        try:
+            read()
+        except EdgeError as error:
+            yield with_hint(error)
 
 
 def _log_mistakes(config: Config) -> Iterator[str]:

@@ -278,7 +278,7 @@ def _endpoint_is_safe(section: str, written: str, endpoint: str, config: Config,
 def _has_port(place: str) -> bool:
     """True if a port, or * for a free one, ends an address of ZeroMQ."""
     try:
-        split_address(place.removesuffix("*") + "0" if place.endswith(":*") else place)
+        split_address(re.sub(r":\*$", ":0", place))
     except ValueError:
         return False
     return True
@@ -287,20 +287,20 @@ def _has_port(place: str) -> bool:
 def addresses_are_different(config: Config, problems: Problems) -> None:
     """Metrics, console and ZeroMQ have other addresses than the listeners, and than each other."""
     taken = {_place(listener): f"listener[{index}]" for index, listener in enumerate(config.listener)}
-    addresses = [
-        (("metrics", "listen"), config.metrics.listen),
-        (("web", "listen"), config.web.listen),
-        (("zmq", "endpoint"), config.zmq.endpoint.removeprefix("tcp://") if config.zmq.enabled else ""),
-        (
-            ("consumers", "endpoint"),
-            config.consumers.endpoint.removeprefix("tcp://") if config.consumers.enabled else "",
-        ),
-    ]
-    for path, address in addresses:
-        if not address or address.endswith((":0", ":*")) or problems.blames(path):
+    for section, key, address in (
+        ("metrics", "listen", config.metrics.listen),
+        ("web", "listen", config.web.listen),
+        ("zmq", "endpoint", config.zmq.endpoint if config.zmq.enabled else ""),
+        ("consumers", "endpoint", config.consumers.endpoint if config.consumers.enabled else ""),
+    ):
+        place = address.removeprefix("tcp://")
+        if not place or place.endswith((":0", ":*")) or problems.blames((section, key)):
             continue
-        if (other := taken.setdefault(address, ".".join(path))) != ".".join(path):
-            problems.add(path, f"{address} is taken by {other}; give each its own address")
+        if place in taken:
+            text = f"{place} is taken by {taken[place]}; give each its own address"
+            problems.add((section, key), text)
+        else:
+            taken[place] = f"{section}.{key}"
 
 
 def _expect_stream(name: str | None, known: set[str], path: Path, problems: Problems) -> None:

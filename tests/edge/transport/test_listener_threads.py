@@ -1,6 +1,8 @@
 """Other threads and processes of a broker: calls to its thread, syncs, and rings of local producers."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -11,8 +13,22 @@ from edge.config.schema import Durability
 from edge.mqtt import PubAck, Publish
 from ringbuf import Ring
 from tests.support.directories import memory_directory
-from tests.support.mqtt_served import served
+from tests.support.mqtt_served import Served, served
 from tests.support.waiting import PATIENCE_S, wait_until
+
+
+@contextmanager
+def producer_ring(there: Served, *, blocks_writer: bool = False) -> Iterator[tuple[Ring, int]]:
+    """The ring of another process, and its number in the engine, until the test removes that."""
+    with (
+        memory_directory() as directory,
+        Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring,
+    ):
+        attached = Ring.attach(directory / "t@cam")
+        reader = attached.reader(start="latest", verify=True, blocks_writer=blocks_writer)
+        yield ring, there.ask(partial(there.listener.add_producer_ring, reader))
+        reader.close()
+        attached.close()
 
 
 def test_a_sync_on_another_thread_releases_acknowledgements() -> None:
@@ -61,32 +77,23 @@ def test_a_call_that_fails_is_logged_and_ends_nothing(caplog: pytest.LogCaptureF
 
 
 def test_records_of_another_process_are_routed_when_the_loop_is_woken() -> None:
-    with memory_directory() as directory, served() as there, there.client() as client:
+    with served() as there, there.client() as client:
         client.subscribe("cam/#")
-        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
-            writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
-            reader = attached.reader(start="latest", verify=True)
-            source = there.ask(partial(there.listener.add_producer_ring, reader))
+        with producer_ring(there) as (ring, source):
+            writer = ring.writer()
             for i in range(3):
                 writer.publish(b"%d" % i, key=f"cam/{i}")
                 there.listener.wake()
                 assert client.publish().payload == b"%d" % i
             there.ask(lambda: there.listener.remove_ring(source))
-            reader.close()
-            attached.close()
 
 
 def test_a_producer_that_waits_for_us_loses_nothing_on_the_way_to_a_client_that_reads() -> None:
     count = 3_000
-    with memory_directory() as directory, served() as there, there.client() as client:
+    with served() as there, there.client() as client:
         client.subscribe("cam/#")
-        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
-            writer, attached = (
-                ring.writer(when_full="block", queue_timeout_ms=20_000),
-                Ring.attach(directory / "t@cam"),
-            )
-            reader = attached.reader(start="latest", verify=True, blocks_writer=True)
-            source = there.ask(partial(there.listener.add_producer_ring, reader))
+        with producer_ring(there, blocks_writer=True) as (ring, source):
+            writer = ring.writer(when_full="block", queue_timeout_ms=20_000)
 
             def produce() -> None:
                 for i in range(count):
@@ -98,17 +105,13 @@ def test_a_producer_that_waits_for_us_loses_nothing_on_the_way_to_a_client_that_
             assert [int(client.publish().payload[:4]) for _ in range(count)] == list(range(count))
             producing.join()
             there.ask(lambda: there.listener.remove_ring(source))
-            reader.close()
-            attached.close()
 
 
 def test_a_producer_that_stops_heeding_us_is_read_on() -> None:
-    with memory_directory() as directory, served() as there, there.client() as client:
+    with served() as there, there.client() as client:
         client.subscribe("cam/#")
-        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
-            writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
-            reader = attached.reader(start="latest", verify=True, blocks_writer=True)
-            source = there.ask(partial(there.listener.add_producer_ring, reader))
+        with producer_ring(there, blocks_writer=True) as (ring, source):
+            writer = ring.writer()
             (slot,) = [slot.slot for slot in ring.slots() if not slot.local]
             ring.evict(slot)
             writer.publish(b"after it", key="cam/1")
@@ -116,18 +119,14 @@ def test_a_producer_that_stops_heeding_us_is_read_on() -> None:
             assert client.publish().payload == b"after it"
             assert there.stats.totals()["producer_evictions"] == 1
             there.ask(lambda: there.listener.remove_ring(source))
-            reader.close()
-            attached.close()
 
 
 def test_a_window_full_of_a_source_that_is_removed_opens_again() -> None:
     limits = BrokerLimits(sessions=SessionLimits(in_flight_max=2))
-    with memory_directory() as directory, served(limits=limits) as there, there.client() as client:
+    with served(limits=limits) as there, there.client() as client:
         client.subscribe("#", 1)
-        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
-            writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
-            reader = attached.reader(start="latest", verify=True)
-            source = there.ask(partial(there.listener.add_producer_ring, reader))
+        with producer_ring(there) as (ring, source):
+            writer = ring.writer()
             writer.publish_many([b"1", b"2"], key="cam", flags=1)
             there.listener.wake()
             assert [client.publish().payload for _ in range(2)] == [b"1", b"2"]  # never acknowledged
@@ -136,5 +135,3 @@ def test_a_window_full_of_a_source_that_is_removed_opens_again() -> None:
             assert client.is_silent()
             there.ask(lambda: there.listener.remove_ring(source))
             assert client.publish().payload == b"waits"
-            reader.close()
-            attached.close()
