@@ -27,6 +27,7 @@ RING = (
 _SOCKETS = {"mqtt/event_loop", "mqtt/accept", "mqtt/linger"}
 _PLAIN = (str(it.relative_to(CORE).with_suffix("")) for it in sorted((CORE / "mqtt").rglob("*.c")))
 MQTT = (*RING, "base/utf8", *(stem for stem in _PLAIN if stem not in _SOCKETS))
+LOOP = (*MQTT, *sorted(_SOCKETS))  # with sockets
 SCAN = (*_BASE, *(f"scan/{it.stem}" for it in sorted((CORE / "scan").glob("*.c"))))
 UNPACK = ("arrow/msgpack", "base/utf8")
 TABLE = ("mqtt/table",)
@@ -59,7 +60,7 @@ def compiled(
     sources: Sequence[str] = RING,
     planted: Mapping[str, Sequence[tuple[str, str]]] | None = None,
 ) -> Path:
-    """The program of `main` and `sources` (RING or MQTT); `directory` takes changed sources.
+    """The program of `main` and `sources` (RING, MQTT or LOOP); `directory` takes changed sources.
 
     `link_flags` are for the linker alone: programs that differ in them share their objects.
     `planted`: for one of the sources, texts that are replaced by others; each must occur once,

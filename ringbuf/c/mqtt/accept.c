@@ -196,7 +196,11 @@ void mq_accept_again(mq_loop *loop)
         if (!is_over && !has_place)
             continue;
         loop->rest_until_ms[i] = 0;
-        mq_loop_set_interest(loop->epoll, EPOLL_CTL_ADD, loop->listeners[i], EPOLLIN, (uint64_t)i);
+        if (mq_loop_set_interest(loop->epoll, EPOLL_CTL_ADD, loop->listeners[i], EPOLLIN, (uint64_t)i) != 0) {
+            loop->engine->counters.accept_rests++;
+            pause_accepting(loop, i, REST_MS, false);
+            continue;
+        }
         if (loop->waits_for_place[i])
             mq_accept_some(loop, i, is_over);
     }

@@ -265,6 +265,7 @@ static void pause_reading(mq_loop *loop, mq_connection *connection, bool has_lef
         mq_line_add(&loop->read_paused, &connection->socket);
     if (has_left) {
         connection->interest = 0;
+        connection->hung_up = true;
         epoll_change(loop, EPOLL_CTL_DEL, connection, 0);
     } else {
         interest_set(loop, connection, connection->interest & ~(uint32_t)EPOLLIN);
@@ -275,9 +276,11 @@ static void resume_reading(mq_loop *loop, mq_connection *connection)
 {
     mq_line_leave(&connection->socket);
     connection->interest |= EPOLLIN;
-    if (epoll_change(loop, EPOLL_CTL_MOD, connection, connection->interest) != 0)
-        epoll_change(loop, EPOLL_CTL_ADD, connection, connection->interest);
-    mq_layers_used(loop, connection);
+    if (epoll_change(loop, EPOLL_CTL_MOD, connection, connection->interest) != 0 &&
+        epoll_change(loop, EPOLL_CTL_ADD, connection, connection->interest) != 0)
+        mq_connection_close(loop->engine, connection, MQ_CLOSE_MEMORY);
+    else
+        mq_layers_used(loop, connection);
 }
 
 /* True if only the broker can end this pause. */
@@ -292,6 +295,8 @@ static void resume_ready(mq_loop *loop)
     for (mq_link *link = loop->read_paused.first, *next; link != NULL; link = next) {
         mq_connection *connection = MQ_LINKED(link, mq_connection, socket);
         next = link->next;
+        if (connection->stop == MQ_STOP_OUT && connection->hung_up) /* its output is never sent */
+            mq_connection_close(loop->engine, connection, MQ_CLOSE_RESET);
         if (connection->stop == MQ_STOP_CLOSING)
             mq_line_leave(link);
         else if (connection->stop == MQ_RUN && connection->turn.line == NULL && !loop->engine->journal.full)

@@ -263,8 +263,7 @@ typedef struct mq_ack { /* an acknowledgement that waits */
 
 typedef struct mq_acl_entry {
     uint32_t topic; /* index + 1; 0: free */
-    uint32_t
-        generation; /* the topic's; bit 0: the client may publish (topic generations are odd) */
+    uint32_t generation; /* the topic's; bit 0: the client may publish (topic generations are odd) */
 } mq_acl_entry;
 
 typedef struct mq_alias { /* meaning of a topic alias set by a client; all zero: not set */
@@ -292,6 +291,7 @@ struct mq_connection {
     bool answered;       /* Python answered the TOPIC event */
     uint8_t refusal_reason; /* alternative answer: reason code for not storing the PUBLISH; 0: none */
     bool blocked;        /* the socket's buffer is full; continues at EPOLLOUT */
+    bool hung_up;        /* its peer has left: epoll does not watch it while it is paused */
     bool proxying, upgrading; /* not answered: its PROXY header; its HTTP request for WebSocket */
     bool opening;        /* in loop->opening: its layers are not open */
     bool last_allowed;
