@@ -91,13 +91,14 @@ class StatusReporter(Struct, eq=False):
     _rates: dict[str, float] = field(default_factory=dict)
     _spill: SpillReport = field(default_factory=SpillReport)
     _last_log: Status = field(default_factory=dict)
-    _silent: tuple[asyncio.Task[Status], float] | None = None  # a question to the log, and its time
+    _question: tuple[asyncio.Task[Status], float] | None = None  # the last one to the log, and its time
 
     async def sample(self) -> None:
         """Compute the rates, until cancelled."""
         before, at = self._totals(), time.monotonic()
-        with suppress(OSError):
-            await self._log()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                await self._log()
         while True:
             await asyncio.sleep(SAMPLE_S)
             now, then = self._totals(), at
@@ -174,19 +175,21 @@ class StatusReporter(Struct, eq=False):
         return status
 
     async def _log(self) -> Status | None:
-        """Status of the log; while its disk does not answer the last one, with `silent_s`, at once."""
+        """Status of the log; while its disk does not answer the last one, with `silent_s`, at once.
+
+        All reports share one question, which keeps a thread. The first answer has no limit of time.
+        """
         if self.log is None:
             return None
-        if self._silent is None or self._silent[0].done():
-            task, began_s = asyncio.ensure_future(asyncio.to_thread(self.log)), time.monotonic()
-            try:
-                await asyncio.wait([task], timeout=ANSWER_S)
-            finally:  # also after a cancellation: the question keeps a thread
-                self._silent = None if task.done() else (task, began_s)
-            if self._silent is None:
-                self._last_log = task.result()
-                return self._last_log
-        return {**self._last_log, "silent_s": round(time.monotonic() - self._silent[1], 1)}
+        if self._question is None or self._question[0].done():
+            self._question = asyncio.ensure_future(asyncio.to_thread(self.log)), time.monotonic()
+        task, began_s = self._question
+        left_s = max(0.0, began_s + ANSWER_S - time.monotonic()) if self._last_log else None
+        await asyncio.wait([task], timeout=left_s)
+        if not task.done():
+            return {**self._last_log, "silent_s": round(time.monotonic() - began_s, 1)}
+        self._last_log = task.result()
+        return self._last_log
 
     def _add_stored_bytes(self, status: Status) -> None:
         """Add the bytes in the log to the tenants that share none of their logged streams."""
