@@ -20,7 +20,8 @@ resend limit are sent again (bridge/drain/resend_limit.py). A reader that must n
 it has OFFSET of EDGE/STREAM/PARTITION/EPOCH already. A higher offset is no proof.
 
 A record that did not arrive in time although no other was in flight gets twice the time, up to 300 s: it may
-be large, and the line slow. The client keeps that time for later records of that kind.
+be large, and the line slow. All records have that time until one of that size, alone in its batch, arrives in
+the usual time.
 
 One thread passes records to the client, up to IN_FLIGHT_BYTES at once, and takes the acknowledgements. Both
 happen per batch; the work per record is in C. Records of a plug-in, or with another topic at the sink, are
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -65,6 +67,7 @@ class _KafkaBatch:
         self.over = False  # the client has all records
         self._batches = list(records.batches)
         self._at = self._next = 0  # index of the batch, and of its record
+        self.begun_s = time.monotonic()
         self._group: Any = None
         self._marks: Any = None
 
@@ -203,7 +206,11 @@ class KafkaSink:
         client.poll(FULL_S if full else IDLE_POLL_S)
         while under_way and under_way[0].is_acknowledged(client, self._cluster):
             done = under_way.popleft()
+            if done.records.count == 1:
+                self._cluster.arrived(done.records.length, time.monotonic() - done.begun_s)
             done.future.set_result(done.rejected)
+        if not under_way:
+            self._cluster.renew()
 
     def _fail(self, under_way: deque[_KafkaBatch], error: Exception) -> None:
         self._cluster.drop()
@@ -216,7 +223,7 @@ class KafkaSink:
         """The error for a record that was sent alone and is late; the next client waits longer."""
         cluster, record = self._cluster, next(iter(records))
         late_s = cluster.timeout_ms / 1000
-        cluster.patience = min(2 * cluster.patience, PATIENCE_MAX)
+        cluster.patience, cluster.late_bytes = min(2 * cluster.patience, PATIENCE_MAX), records.length
         return SinkUnavailable(
             f"{self.url}: record {record.offset} of {source_of(records).decode()}, with "
             f"{len(record.bytes())} bytes, did not arrive in {late_s:g} s although it was sent alone",

@@ -328,7 +328,8 @@ class TimedOut(SinkUnavailable):
 class Cluster:
     """A Kafka cluster, and its client while there is one. Any thread may call.
 
-    `patience`: factor of the time that a client has for a message.
+    `patience`: factor of the time that a client has for a message; `late_bytes`: of the message for which it
+    grew.
     """
 
     def __init__(self, servers: str, topic: str, config: Mapping[str, Any]) -> None:
@@ -339,9 +340,10 @@ class Cluster:
         except ValueError as error:
             raise BadName(f"{self.url}: {error}", hint="see librdkafka's configuration") from error
         self._config = {**config, "bootstrap.servers": servers}
-        self.patience = 1
+        self.patience, self.late_bytes = 1, 0
         self._lock = threading.Lock()
         self._client: KafkaClient | None = None
+        self._given_ms = 0  # time that this client has for a message
 
     @contextmanager
     def client(self) -> Iterator[KafkaClient]:
@@ -349,6 +351,7 @@ class Cluster:
         with self._lock:
             if self._client is None:
                 self._client = KafkaClient({**self._config, **self._timeouts()})
+                self._given_ms = self.timeout_ms
             client = self._client
             client.users += 1
         try:
@@ -370,6 +373,18 @@ class Cluster:
             return {}
         request_ms = max(self.timeout_ms, int(self._config.get("socket.timeout.ms", SOCKET_TIMEOUT_MS)))
         return {"message.timeout.ms": self.timeout_ms, "socket.timeout.ms": request_ms}
+
+    def arrived(self, length: int, took_s: float) -> None:
+        """Record that a message has arrived. If one of the late one's length does so in the usual time, the
+        line is not slow, it was broken: the next break must not take minutes.
+        """
+        if length >= self.late_bytes and took_s * 1000 < int(self._config["message.timeout.ms"]):
+            self.patience = 1
+
+    def renew(self) -> None:
+        """Drop a client that has more time for a message than a new one. No message may be in flight."""
+        if self._given_ms > self.timeout_ms:
+            self.drop()
 
     def drop(self) -> None:
         """Drop the client, with all messages that it has not sent yet, as soon as it has no user."""

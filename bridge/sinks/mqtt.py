@@ -116,6 +116,7 @@ class MqttSink:
         self._identifiers = PacketIdentifiers(random.randint(1, 65_535))
         self._answered_at = 0.0  # time of the latest acknowledgement, or when the wait for the first began
         self._patience = 1  # factor of the time that a record may take
+        self._late_bytes = 0  # length of the record for which it grew
         self._called: asyncio.Event  # a connection was requested
         self._callers: list[asyncio.Future[None]] = []
 
@@ -315,7 +316,7 @@ class MqttSink:
         if len(self._in_flight) != 1 or late_s < self._timeout_s:
             return None
         ((sending, offset, length),) = self._in_flight.values()
-        self._patience = min(2 * self._patience, PATIENCE_MAX)
+        self._patience, self._late_bytes = min(2 * self._patience, PATIENCE_MAX), length
         return SinkUnavailable(
             f"{self.url}: record {offset} of {sending.source[1]}, with {length} bytes, was not acknowledged "
             f"in {late_s:.0f} s although it was sent alone",
@@ -416,7 +417,9 @@ class MqttSink:
         sending, offset, length = known
         self._identifiers.free(packet.packet_id)
         self._in_flight_bytes -= length
-        self._answered_at = asyncio.get_running_loop().time()
+        before_s, self._answered_at = self._answered_at, asyncio.get_running_loop().time()
+        if length >= self._late_bytes and self._answered_at - before_s < ACK_TIMEOUT_S:
+            self._patience = 1  # the line was not slow, it was broken: the next break must not take minutes
         sending.waiting -= 1
         if packet.reason_code in OF_A_RECORD:
             sending.rejected.append(Rejected(offset, packet.reason_code.words))

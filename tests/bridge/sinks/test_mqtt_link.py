@@ -109,6 +109,39 @@ async def test_a_record_that_is_late_although_it_was_sent_alone_is_named_and_get
             await asyncio.to_thread(sink.close)
 
 
+async def test_a_record_has_the_usual_time_again_when_one_of_the_late_ones_size_has_arrived_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise each connection that breaks without a word costs minutes, for as long as the bridge runs."""
+    monkeypatch.setattr("bridge.sinks.mqtt.TICK_S", 0.05)
+    async with scripted() as broker:
+        sink = MqttSink.of_url(broker.url, {})
+        try:
+            for timeout_s, length, keep_alive_s in ((0.1, 9, 20), (60, 8, 40), (60, 9, 40), (60, 1, 20)):
+                monkeypatch.setattr("bridge.sinks.mqtt.ACK_TIMEOUT_S", timeout_s)
+                begun = asyncio.create_task(asyncio.to_thread(sink.begin, "edge-1"))
+                peer = await broker.connection()
+                assert (await peer.expect(Connect)).keep_alive_s == keep_alive_s
+                peer.send(ConnAck(session_present=False))
+                await begun
+                future = sink.send(records_of(drained_file_of(length, length, payload=bytes)))
+                published = await peer.expect(Publish)
+                if timeout_s < 1:
+                    with pytest.raises(SinkUnavailable, match="it was sent alone"):
+                        await asyncio.to_thread(future.result, SETTLED_S)
+                    continue
+                assert published.packet_id is not None
+                peer.send(PubAck(published.packet_id))
+                await asyncio.to_thread(future.result, SETTLED_S)
+                lost = sink.send(records_of(drained_file_of(4, 4)))
+                await peer.expect(Publish)
+                peer.abort()
+                with pytest.raises(SinkUnavailable, match=r"closed the connection|broke"):
+                    await asyncio.to_thread(lost.result, SETTLED_S)
+        finally:
+            await asyncio.to_thread(sink.close)
+
+
 async def test_a_broker_that_was_away_for_days_is_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands need a connection at all times; the bound of the pause must not outgrow a float."""
     monkeypatch.setattr("bridge.sinks.mqtt.RETRY_MAX_S", 0.0)
