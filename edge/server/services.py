@@ -146,7 +146,10 @@ class Services:
             core.logs,
             core.config,
             without=[core.config.log_directory / SESSIONS_RING],
-            rings=lambda: [entry.ring for entry in core.streams.all()],
+            rings=lambda: chain(
+                (partition.ring for partition in core.streams.all()),
+                (producer.ring for producer in core.producers.all()),
+            ),
         )
         bridge_holds = BridgeHolds(core.config)
         self._on_change.append(bridge_holds.apply)

@@ -1,5 +1,6 @@
 """Retention waits for MQTT sessions whose records have left the ring, and for no others."""
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -9,10 +10,12 @@ import pytest
 
 from edge.broker.dispatcher import BrokerLimits
 from edge.broker.sessions import SessionLimits
-from edge.config.schema import Durability
+from edge.config.listener import Listener
+from edge.config.schema import Config, Durability, Stream
 from edge.mqtt import Connect, Disconnect, PubAck, Publish
 from edge.server import retention_holds as holds
 from edge.server.retention_holds import SessionHolds
+from edge.server.server import BrokerServer
 from persistence.errors import FormatError
 from persistence.maintenance.retention_rules import Floor
 from tests.support.cold_log import ColdLog
@@ -114,3 +117,22 @@ def test_what_cannot_be_read_is_wanted_and_does_not_stop_retention(
         fails = False
         holds._look()
         assert list(holds("t-0")) == floors(bench, cold)
+
+
+async def test_records_are_also_in_the_rings_of_streams_and_of_producers(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    stream = Stream(name="default", topics=("#",), durability=Durability.DISK)
+    config = Config(
+        runtime_dir=runtime_directory,
+        state_dir=tmp_path / "state",
+        listener=(Listener(port=0),),
+        stream=(stream,),
+    )
+    async with BrokerServer(config, "test", lambda: None) as broker:
+        broker._core.producers.open("camera", "default", os.geteuid())
+        assert broker.logs is not None
+        maintenance: Any = broker.logs.maintenance
+        maintenance.__self__.holds.append(lambda _: [Floor("group", 1, 0)])
+        for ring in ("default-0", "default@camera"):
+            assert maintenance.__self__._floors(ring)[-1].in_ring is not None, ring
