@@ -89,7 +89,8 @@ def rings_hold_their_records(config: Config, problems: Problems) -> None:
         (("stream", index, "ring_bytes"), stream.ring_bytes) for index, stream in enumerate(config.stream)
     ]
     sizes += [(("producer", index, "ring_bytes"), it.ring_bytes) for index, it in enumerate(config.producer)]
-    sizes.append((("sessions", "journal_bytes"), config.sessions.journal_bytes))
+    if config.sessions.keep:  # otherwise there is no journal
+        sizes.append((("sessions", "journal_bytes"), config.sessions.journal_bytes))
     for path, size in sizes:
         if problems.blames(path):
             continue

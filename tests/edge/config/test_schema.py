@@ -232,6 +232,10 @@ def test_sizes_may_be_written_with_units():
     assert config.log.segment_bytes == 8 << 20
 
 
+def test_the_size_of_a_journal_matters_only_if_sessions_are_kept():
+    assert parse('[sessions]\nkeep = false\njournal_bytes = "3 MiB"').sessions.journal_bytes == 3 << 20
+
+
 @pytest.mark.parametrize(
     ("said", "after_bytes"),
     [('ring_bytes = "2 MiB"', 1 << 19), ('ring_bytes = "8 MiB"', 1 << 20), ('sync_bytes = "2 MiB"', 1 << 21)],
