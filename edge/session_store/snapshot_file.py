@@ -115,18 +115,17 @@ def _write(files: Files, new: NewFile, origin: Origin, frames: Iterable[Frame], 
 def read_snapshot(
     path: Path, damaged: list[Path] | None = None, files: Files | None = None
 ) -> SavedSnapshot | None:
-    """Read a snapshot; None if there is no valid one. A damaged file is renamed and added to `damaged`."""
+    """Read a snapshot; None if there is no valid one. A damaged file is renamed and added to `damaged`.
+
+    Raises OSError if the file cannot be read for another cause, such as a lack of descriptors or of
+    permission: without its sessions a start would replace it.
+    """
     files = files or OsFiles()
     try:
-        data = read_file(files, str(path))
+        return parse_snapshot(memoryview(read_file(files, str(path))))
     except FileNotFoundError:
         return None
-    except OSError as error:
-        log.error("session snapshot unreadable %s", pairs(file=path, reason=error))
-        return None
-    try:
-        return parse_snapshot(memoryview(data))
-    except ValueError as error:
+    except ValueError as error:  # also UnreadableFile
         aside = path.with_name(f"{path.name}.bad")
         files.rename(str(path), str(aside))
         log.warning("session snapshot damaged %s", pairs(file=path, reason=error, kept=aside))

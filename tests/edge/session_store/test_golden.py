@@ -1,5 +1,7 @@
 """The bytes of notes and snapshots: what a later version must still read."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from edge.session_store.journal_records import (
     encode_record,
 )
 from edge.session_store.snapshot_file import ENTRIES, RECORD, Frame, Origin, read_snapshot, write_snapshot
+from persistence.files import OsFiles
 from ringbuf import Ring
 from tests.support.project import ROOT
 
@@ -67,6 +70,31 @@ def test_a_damaged_file_is_put_aside(at: int, tmp_path: Path) -> None:
     file.write_bytes(data)
     assert read_snapshot(file) is None
     assert (tmp_path / "sessions.state.bad").read_bytes() == data
+
+
+def test_a_directory_in_the_place_of_the_file_is_put_aside(tmp_path: Path) -> None:
+    (tmp_path / "sessions.state").mkdir()
+    assert read_snapshot(tmp_path / "sessions.state") is None
+    assert (tmp_path / "sessions.state.bad").is_dir()
+
+
+class _NoFileOpens(OsFiles):
+    """Files of which none can be opened, for a cause that passes."""
+
+    def __init__(self, cause: int) -> None:
+        self._cause = cause
+
+    def open(self, path: str, *, create: bool = False, mode: int | None = None) -> int:
+        raise OSError(self._cause, os.strerror(self._cause), path)
+
+
+@pytest.mark.parametrize("cause", [errno.EACCES, errno.EMFILE, errno.ENOMEM])
+def test_a_file_that_cannot_be_read_for_now_never_counts_as_absent(cause: int, tmp_path: Path) -> None:
+    file = tmp_path / "sessions.state"
+    file.write_bytes(GOLDEN.read_bytes())
+    with pytest.raises(OSError, match=os.strerror(cause)):
+        read_snapshot(file, files=_NoFileOpens(cause))
+    assert file.read_bytes() == GOLDEN.read_bytes()
 
 
 def test_half_a_file_is_none(tmp_path: Path) -> None:
