@@ -97,6 +97,7 @@ struct rb_log_inside {
     uint64_t largest_share;     /* largest part of a ring that one call took since the last backoff, in
                                    1/256 of the ring */
     uint64_t fits_bytes;        /* bytes that the disk writes and syncs in the time of one round */
+    int64_t sync_ns;            /* average time of a small sync */
     int64_t oldest_at;          /* lower bound of the time when the oldest unsynced extent was taken */
     bool short_of_memory;
 };

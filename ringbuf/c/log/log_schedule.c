@@ -17,7 +17,8 @@
 #define LAZY_FOR_NS 100000000ll /* after this time without records, backoffs for interval rings end */
 #define IDLE_NS 60000000000ll
 #define SPIN_LOOKS 32
-#define ROUND_NS 100000000ll /* wanted length of a full round; its acknowledgements wait for two at most */
+#define SMALL_PARTS 16 /* a sync of one part of a step takes about as long as one of nothing */
+#define ROUND_NS 100000000ll /* least length of a full round; its acknowledgements wait for two at most */
 
 rb_log *rb_log_new(rb_wakeup *wakeup)
 {
@@ -94,11 +95,25 @@ static int64_t idle_ns(const rb_log *log, int64_t now)
 }
 
 /* Adapt the next rounds to a disk that wrote and synced `bytes` in `took_ns`: a flood into one ring must not
- * delay the acknowledgements of others by rounds that the disk cannot write in time. */
+ * delay the acknowledgements of others by rounds that the disk cannot write in time.  A shorter round does
+ * not make a sync shorter: at least half of a round is left for its writes. */
 static void measure(rb_log *log, uint64_t bytes, int64_t took_ns)
 {
-    uint64_t fits = bytes * (ROUND_NS / 1000) / (uint64_t)(took_ns / 1000 + 1);
-    log->inside->fits_bytes = fits > log->step_bytes ? fits : log->step_bytes;
+    rb_log_inside *in = log->inside;
+    int64_t wanted = 2 * in->sync_ns > ROUND_NS ? 2 * in->sync_ns : ROUND_NS;
+    uint64_t fits = bytes * (uint64_t)(wanted / 1000) / (uint64_t)(took_ns / 1000 + 1);
+    in->fits_bytes = fits > log->step_bytes ? fits : log->step_bytes;
+}
+
+/* Sync, and measure the time of a sync that has little to write. */
+static int sync_measured(rb_log *log, int64_t now)
+{
+    uint64_t bytes = log->base + log->end - log->durable_position;
+    int64_t started = rb_now_ns();
+    int result = rb_log_sync(log, now);
+    if (bytes > 0 && bytes <= log->step_bytes / SMALL_PARTS)
+        log->inside->sync_ns += (rb_now_ns() - started - log->inside->sync_ns) / 4;
+    return result;
 }
 
 int rb_log_round(rb_log *log, int64_t now, int take, int sync)
@@ -117,7 +132,7 @@ int rb_log_round(rb_log *log, int64_t now, int take, int sync)
         return result;
     bool sync_requested = sync && log->extents_synced < log->extents_queued;
     if (result == RB_LOG_FULL || sync_requested || log->due_ns <= now) {
-        int synced = rb_log_sync(log, now);
+        int synced = sync_measured(log, now);
         if (result != RB_LOG_FULL || synced == RB_LOG_FAILED)
             result = synced;
         if (total >= limit) /* shorter ones say little about the disk */

@@ -148,6 +148,23 @@ def test_a_round_has_no_more_than_a_slow_disk_writes_in_its_time(runtime_directo
         assert max(rounds[3:]) >= 16384, "the disk is fast again"
 
 
+def test_a_disk_whose_small_syncs_take_long_keeps_its_full_rounds(runtime_directory: Path) -> None:
+    """Shorter rounds have syncs of the same length: they would only write less."""
+    with side_of(runtime_directory) as side:
+        flooded, c = side.ring("disk"), side.log.commit.c
+        c.extent_bytes, c.step_bytes, c.round_bytes = 2048, 8192, 16384
+        writer = flooded.writer()
+        side.files.hook = lambda operation, _: time.sleep(0.1 if operation == "fdatasync" else 0)
+        for _ in range(12):
+            writer.publish(b"small")
+            side.go()
+        for _ in range(3):
+            fill(writer)
+            before = side.durable()[0]
+            side.go()
+            assert side.durable()[0] - before >= 16384
+
+
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_segments_have_the_bytes_of_the_rings_in_the_format_of_extents(
