@@ -334,10 +334,10 @@ struct mq_connection {
     mq_rate bucket;
     mq_tenant *tenant;                  /* name space of the client; NULL: that of all clients without one */
     mq_owner *owner;                    /* charged for the connection in the table `owned_as`; NULL: none */
-    uint8_t owned_as, listener;
-    uint8_t address_family; /* AF_*; 0: none */
-    uint16_t port;
+    uint8_t owned_as, listener, address_family; /* AF_*; 0: none */
     uint8_t address[16];
+    uint16_t port, full_ring; /* ring that had no room for its last message; 0: none */
+    uint64_t full_since_ms;   /* time of its first message without room since one was stored in that ring */
     uint64_t event; /* number of the event that it waits for, with MQ_STOP_PYTHON */
     mq_link ack_wait;  /* in engine->ack_waiters */
     mq_link sync_wait; /* in engine->sync_waiters */
@@ -383,7 +383,7 @@ struct mq_ring {
     uint64_t copied;              /* needed records below this position have been copied */
     uint64_t copy_at;             /* limit of appends: spill.c must check before it is passed */
     uint64_t refused_until_ms;    /* no room for copies: no appends before this time */
-    uint64_t full_since_ms;       /* 0: the last claim succeeded */
+    uint64_t full_since_ms;       /* 0: the last claim, of any publisher, succeeded */
     uint64_t marked;              /* position of its last MARK in the journal */
     uint64_t retained_saved;               /* retained messages below have been saved */
     uint64_t resume_at;           /* producer ring: an earlier process has routed the records below */

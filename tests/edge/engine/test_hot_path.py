@@ -26,7 +26,7 @@ from edge.mqtt import (
     encode,
 )
 from ringbuf import FLAG_RETAIN, Writer
-from tests.support.mqtt_bench import Bench
+from tests.support.mqtt_bench import Bench, OwnPartition
 from tests.support.mqtt_producer import producer_of
 from tests.support.tenant_bench import A, bench_of
 
@@ -102,10 +102,10 @@ def test_a_client_with_too_many_unacknowledged_messages_is_not_read_until_the_di
 
 
 @contextmanager
-def full_ring(bench: Bench) -> Iterator[Writer]:
+def full_ring(partition: OwnPartition) -> Iterator[Writer]:
     """The ring is full: a blocking reader of this process stands at its beginning."""
-    reader = bench.partition.ring.reader(start="oldest", blocks_writer=True, local=True)
-    writer = bench.partition.writer
+    reader = partition.ring.reader(start="oldest", blocks_writer=True, local=True)
+    writer = partition.writer
     while writer.publish(bytes(10_000), key="filler") is not None:
         pass
     while writer.publish(b"", key="filler") is not None:
@@ -122,7 +122,7 @@ def test_a_publisher_waits_for_room_and_goes_on_when_there_is_some(qos: int) -> 
     with Bench(writer=BLOCK, capacity_bytes=1 << 16) as bench:
         client = bench.client()
         client.send(Publish("t", b"0"))
-        with full_ring(bench):
+        with full_ring(bench.partition):
             client.send(*(Publish("t", b"%d" % i, qos, packet_id=i if qos else 0) for i in (1, 2)))
             bench.settle(150)
             assert client.is_open
@@ -139,7 +139,7 @@ def test_after_the_queue_timeout_qos_0_is_dropped_and_counted_and_the_next_does_
     with Bench(writer=BLOCK, capacity_bytes=1 << 16) as bench:
         client = bench.client()
         client.send(Publish("t", b"0"))
-        with full_ring(bench):
+        with full_ring(bench.partition):
             client.send(Publish("t", b"1"))
             bench.settle(250)
             client.send(*(Publish("t", b"%d" % i) for i in range(2, 10)))
@@ -149,12 +149,49 @@ def test_after_the_queue_timeout_qos_0_is_dropped_and_counted_and_the_next_does_
         assert bench.records()[-1] == ("t", b"there is room again")
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_client_that_comes_to_a_ring_that_others_keep_full_waits_for_its_own_timeout(qos: int) -> None:
+    with Bench(writer=BLOCK, capacity_bytes=1 << 16) as bench:
+        flood, late = bench.client("flood"), bench.client("late")
+        for client in (flood, late):
+            client.send(Publish("t", b"0"))
+        with full_ring(bench.partition):
+            flood.send(Publish("t", b"flood"))
+            bench.settle(250)
+            assert bench.stats.dropped()["full"] == 1
+            late.send(Publish("t", b"late", qos, packet_id=1 if qos else 0))
+            bench.settle(150)
+        bench.settle(10)
+        assert late.is_open
+        assert bench.records()[-1] == ("t", b"late")
+        assert bench.stats.dropped()["full"] == 1
+
+
+def test_a_client_with_two_full_rings_waits_once_for_both_so_that_its_ping_is_answered() -> None:
+    with Bench(writer=BLOCK, capacity_bytes=1 << 16, by_rules=False) as bench:
+        other = bench.add_partition(bench.directory, "other-0", capacity_bytes=1 << 16, writer=BLOCK)
+        bench.partition_of = lambda topic: other if topic == "other" else bench.partition
+        client, flood = bench.client(), bench.client("flood")
+        for topic in ("t", "other"):
+            client.send(Publish(topic, b"0"))
+            flood.send(Publish(topic, b"0"))
+        with full_ring(bench.partition), full_ring(other):
+            flood.send(Publish("t", b"1"))
+            bench.settle(250)
+            flood.send(Publish("other", b"1"))
+            bench.settle(250)
+            client.send(*(Publish(topic, b"1") for topic in ("t", "other") * 8), PingReq())
+            bench.settle(250)
+            assert client.received() == [PingResp()]
+            assert bench.stats.dropped()["full"] == 2 + 16
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_after_the_queue_timeout_a_higher_qos_ends_the_connection_so_that_it_is_sent_again(qos: int) -> None:
     with Bench(writer=BLOCK, capacity_bytes=1 << 16) as bench:
         client = bench.client("c", clean_start=False)
         client.send(Publish("t", b"0"))
-        with full_ring(bench):
+        with full_ring(bench.partition):
             client.send(Publish("t", b"1", qos, packet_id=1))
             bench.settle(250)
             assert not client.is_open  # [MQTT-4.8.0-2]
@@ -169,7 +206,7 @@ def test_a_stream_that_rejects_does_not_make_anybody_wait() -> None:
     with Bench(writer={"when_full": "reject"}, capacity_bytes=1 << 16) as bench:
         client = bench.client()
         client.send(Publish("t", b"0"))
-        with full_ring(bench):
+        with full_ring(bench.partition):
             client.send(Publish("t", b"1"))
             assert bench.stats.dropped()["full"] == 1
             assert bench.stats.gauges()["blocked"] == 0
@@ -191,7 +228,7 @@ def test_a_foreign_reader_that_stalls_is_evicted_after_the_queue_timeout() -> No
 def test_the_brokers_own_messages_wait_for_room_in_their_order() -> None:
     with Bench(writer=BLOCK, capacity_bytes=1 << 16) as bench:
         assert bench.broker.publish("t", b"0")
-        with full_ring(bench):
+        with full_ring(bench.partition):
             assert bench.broker.publish("t", b"1", 1)
             assert bench.broker.publish("t", b"2")
             bench.settle(50)

@@ -135,6 +135,12 @@ static bool drop(mq_engine *engine, mq_connection *connection, const publish *pu
     return true;
 }
 
+static void stored(mq_connection *connection, const mq_topic *topic)
+{
+    if (connection->full_ring == topic->ring)
+        connection->full_ring = 0;
+}
+
 static bool pause_for_room(mq_engine *engine, mq_connection *connection)
 {
     connection->stop = MQ_STOP_FULL;
@@ -143,14 +149,28 @@ static bool pause_for_room(mq_engine *engine, mq_connection *connection)
     return false;
 }
 
+/* True if the client may wait for room in a full ring: each client may wait for the queue timeout, also if
+ * the ring was full before.  Otherwise the flood of one client would cost others their messages or
+ * connections.  Later messages of a client that waited for so long do not wait, so that its other packets are
+ * served. */
+static bool may_wait(const mq_engine *engine, mq_connection *connection, uint16_t index)
+{
+    const mq_ring *ring = engine->rings[index];
+    if (connection->full_ring == 0)
+        connection->full_since_ms = engine->now_ms;
+    connection->full_ring = index;
+    return ring->blocks && engine->now_ms - connection->full_since_ms < ring->queue_timeout_ms;
+}
+
 /* Handle an append that failed because of the ring. */
 static bool append_failed(mq_engine *engine, mq_connection *connection, const mq_topic *topic,
                           const publish *publish, int result)
 {
-    if (result == RB_FULL || result == RB_PENDING)
-        return pause_for_room(engine, connection);
     bool large = result == RB_TOO_LARGE;
     uint8_t refusal = mq_refusal(engine, engine->rings[topic->ring]);
+    bool waits = !large && refusal == 0 && may_wait(engine, connection, topic->ring);
+    if (waits || result == RB_FULL || result == RB_PENDING)
+        return pause_for_room(engine, connection);
     if (publish->qos == 0 || connection->version == 5)
         return drop(engine, connection, publish, large ? MQ_DROP_TOO_LARGE : MQ_DROP_FULL,
                     large     ? MQ_REASON_IMPLEMENTATION_SPECIFIC_ERROR
@@ -233,6 +253,7 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
     if (!mark_once(engine, connection->session, topic, publish))
         return pause_for_room(engine, connection);
     uint64_t waits_for = mq_append_checked(engine, topic, &publish->message);
+    stored(connection, topic);
     connection->unfinished++;
     acknowledge(engine, connection, publish, topic->ring, waits_for, MQ_REASON_SUCCESS);
     return true;
@@ -268,6 +289,7 @@ static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic,
     int result = mq_append(engine, topic, &publish->message, &waits_for);
     if (result != RB_OK)
         return append_failed(engine, connection, topic, publish, result);
+    stored(connection, topic);
     if (publish->qos == 1)
         acknowledge(engine, connection, publish, topic->ring, waits_for,
                     engine->matched == 0 ? MQ_REASON_NO_MATCHING_SUBSCRIBERS : MQ_REASON_SUCCESS);
