@@ -2,6 +2,9 @@
 
 Owns the socket and its file from the start of the broker to its end, so that a busy endpoint is an error
 before any client is served. Never accepts: the limiter (zmq_limiter.py) does, or libzmq for peers with keys.
+
+A peer that has vanished, by a power cut for example, is probed by the kernel: a subscriber without messages
+would otherwise keep its place among the connections until the broker ends.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from edge.errors import EdgeError, PortTaken
 from edge.unix_socket import FileId, file_id, is_socket, remove_own, remove_unserved
 
 BACKLOG = 512
+PROBE_AFTER_S = 60  # of silence
+PROBE_INTERVAL_S = 15
+PROBES_MAX = 4  # without an answer
 SIOCGIFADDR = 0x8915  # ioctl: IPv4 address of an interface
 _IFREQ = struct.Struct("16s24x")
 _IFREQ_ADDRESS = slice(20, 24)
@@ -65,6 +71,7 @@ class ZmqListener:
         family, *_, address = min(addresses)
         listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
         listener.setblocking(False)
+        _probe_peers(listener)
         bound, port = listener.getsockname()[:2]
         self.endpoint = f"tcp://[{bound}]:{port}" if family == socket.AF_INET6 else f"tcp://{bound}:{port}"
         return listener
@@ -86,6 +93,17 @@ class ZmqListener:
             listener.close()
             raise
         return listener
+
+
+def _probe_peers(listener: socket.socket) -> None:
+    """Make TCP end connections whose peers have vanished. Accepted sockets inherit this."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, PROBE_AFTER_S),
+        (socket.TCP_KEEPINTVL, PROBE_INTERVAL_S),
+        (socket.TCP_KEEPCNT, PROBES_MAX),
+    ):
+        listener.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _address_of(host: str) -> str:

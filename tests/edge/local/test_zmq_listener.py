@@ -27,6 +27,15 @@ def test_addresses_of_zeromq_are_bound_and_named(written: str, bound: str) -> No
         assert int(listener.endpoint.removeprefix(bound)) == listener.socket.getsockname()[1] > 0
 
 
+def test_a_peer_that_vanishes_is_probed_and_its_connection_ends() -> None:
+    with closing(ZmqListener("zmq", "tcp://127.0.0.1:*")) as listener:
+        listener.socket.setblocking(True)
+        with socket.create_connection(listener.socket.getsockname()), listener.socket.accept()[0] as peer:
+            assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            assert [peer.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [60, 15, 4]
+
+
 @pytest.mark.parametrize("table", ["zmq", "consumers"])
 def test_a_port_that_is_taken_is_an_error_with_its_setting(table: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
