@@ -111,12 +111,16 @@ class Protocol:
 
 
 def encode(message: object) -> bytes:
-    """The bytes of a message. Raises InvalidArgument: a number needs more than 64 bits."""
+    """The bytes of a message. Raises InvalidArgument: a number needs more than 64 bits, or a text, such as an
+    argument of a command, is not UTF-8.
+    """
     try:
         return _encode(message)
     except OverflowError as error:
         text = "a number needs more than 64 bits (allowed: -2^63 to 2^64-1)"
         raise InvalidArgument(text, hint="choose another number") from error
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{error.object[:64]!a} is not UTF-8", hint="write it in UTF-8") from error
 
 
 def expect(answer: Message, kind: type[M]) -> M:

@@ -1,5 +1,6 @@
 """The client of a control socket."""
 
+import os
 import socket
 import struct
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge.errors import InvalidArgument, NoAnswer
-from edge.local.protocol import PROTOCOL, CancelDelayed
+from edge.local.protocol import PROTOCOL, CancelDelayed, Session
 from edge.rpc import client
 from edge.rpc.client import RpcClient
 from edge.rpc.protocol import encode
@@ -79,3 +80,8 @@ def test_the_timeout_of_a_client_limits_its_connect_too(
 def test_a_number_that_does_not_fit_a_request_is_an_error_with_the_limits() -> None:
     with pytest.raises(InvalidArgument, match="allowed: -2\\^63 to 2\\^64-1"):
         encode(CancelDelayed((1 << 64,)))
+
+
+def test_an_argument_of_a_command_that_is_not_utf8_is_an_error_that_names_it() -> None:
+    with pytest.raises(InvalidArgument, match=r"'press\\udcff' is not UTF-8"):
+        encode(Session(os.fsdecode(b"press\xff")))
