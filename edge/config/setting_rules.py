@@ -285,6 +285,15 @@ def _has_port(place: str) -> bool:
     return True
 
 
+def _bound_place(address: str) -> str | None:
+    """As _place(), of an address or an endpoint of ZeroMQ; None: it is empty, or a free port."""
+    try:
+        host, port = split_address(re.sub(r":\*$", ":0", address.removeprefix("tcp://")))
+    except ValueError:  # a path
+        return address.removeprefix("ipc://") or None
+    return f"{host}:{port}" if port else None
+
+
 def addresses_are_different(config: Config, problems: Problems) -> None:
     """Metrics, console and ZeroMQ have other addresses than the listeners, and than each other."""
     taken = {_place(listener): f"listener[{index}]" for index, listener in enumerate(config.listener)}
@@ -294,11 +303,11 @@ def addresses_are_different(config: Config, problems: Problems) -> None:
         ("zmq", "endpoint", config.zmq.endpoint if config.zmq.enabled else ""),
         ("consumers", "endpoint", config.consumers.endpoint if config.consumers.enabled else ""),
     ):
-        place = address.removeprefix("tcp://")
-        if not place or place.endswith((":0", ":*")) or problems.blames((section, key)):
+        place = _bound_place(address)
+        if place is None or problems.blames((section, key)):
             continue
         if place in taken:
-            text = f"{place} is taken by {taken[place]}; give each its own address"
+            text = f"{address.removeprefix('tcp://')} is taken by {taken[place]}; give each its own address"
             problems.add((section, key), text)
         else:
             taken[place] = f"{section}.{key}"

@@ -70,6 +70,14 @@ MISTAKES = [
         ":4: metrics.listen: 127.0.0.1:9464 is taken by listener[0]; give each its own address",
     ),
     (
+        '[[listener]]\nhost = "::1"\nport = 9464\n[metrics]\nlisten = "[::1]:9464"',
+        ":5: metrics.listen: [::1]:9464 is taken by listener[0]; give each its own address",
+    ),
+    (
+        '[[listener]]\npath = "/run/brim.sock"\n[zmq]\nendpoint = "ipc:///run/brim.sock"',
+        ":4: zmq.endpoint: ipc:///run/brim.sock is taken by listener[0]; give each its own address",
+    ),
+    (
         '[[stream]]\nname = "a"\ntopics = ["a"]\nring_bytes = "1 MiB"\n[limits]\npacket_max_bytes = "1 MiB"',
         ":4: stream[0].ring_bytes: a ring of 1048576 holds records of at most 262144, and "
         "limits.packet_max_bytes = 1048576 needs 1114175; write 8388608 here, or lower packet_max_bytes",
