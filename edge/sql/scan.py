@@ -234,23 +234,37 @@ class RecordScan:
     def _decoded(self, task: Task) -> Iterator[DecodedColumns]:
         names, part = self._schema.names, task.part
         if task.topic:
-            for records in _joined(self._source.of_topic(part, task.topic)):
-                yield from decode_sparse(records, part.epoch, names)
+            for run in _joined(self._source.of_topic(part, task.topic)):
+                yield from decode_sparse(run.view, part.epoch, names)
             return
-        for run in self._source.runs(part):
+        for run in _joined(self._source.runs(part)):
             last = min(run.offset + run.count, part.end_offset) - 1
             yield from decode_records(run.view, run.epoch, run.offset, last, names)
 
 
-def _joined(runs: Iterator[Range]) -> Iterator[memoryview]:
-    """Records of many short runs behind each other, about READ_BYTES at a time."""
-    views: list[memoryview] = []
+def _joined(runs: Iterator[Range]) -> Iterator[Range]:
+    """Short runs behind each other as one, about READ_BYTES: a run costs as much to decode as 1,000 records.
+
+    The log has a run for each of its rounds, with one or two records of a stream that gets few. Offsets that
+    no run has are missing in the joined one, too.
+    """
+    short: list[Range] = []
     length = 0
     for run in runs:
-        views.append(run.view)
+        short.append(run)
         length += len(run.view)
         if length >= READ_BYTES:
-            yield memoryview(b"".join(views))
-            views, length = [], 0
-    if views:
-        yield memoryview(b"".join(views))
+            yield _one(short)
+            short, length = [], 0
+    if short:
+        yield _one(short)
+
+
+def _one(runs: Sequence[Range]) -> Range:
+    first, last = runs[0], runs[-1]
+    if first is last:
+        return first
+    count = last.offset + last.count - first.offset
+    view = memoryview(b"".join(run.view for run in runs))
+    times = first.first_timestamp_ns, last.last_timestamp_ns
+    return Range(first.position, first.epoch, first.offset, count, *times, view)

@@ -19,7 +19,7 @@ from tests.support.project import ROOT
 
 TALKS_MQTT = {"pub", "sub", "request", "reply", "bench"}
 PLACES = ("/srv/", "/tmp/brim-", "/run/brim", "/var/lib/")
-COMMAND_S = 60
+COMMAND_S = 110  # a query has the lowest priority, and tests keep all processors busy
 
 
 class Newcomer:

@@ -16,8 +16,12 @@ from hypothesis import strategies as st
 
 import brim
 from edge.errors import EdgeError, InvalidArgument
+from edge.log.offline_reader import LogView
 from edge.mqtt.topic_filters import matches
+from edge.sql.losses import QueryLosses
+from edge.sql.plan import Narrowing, plan
 from edge.sql.result import QueryError
+from edge.sql.scan import RecordSource
 from persistence import OsFiles
 from persistence.archive import archive_name, archive_segment
 from persistence.segment.format import segment_name
@@ -216,6 +220,14 @@ def test_arrow_pandas_and_polars_have_the_same_rows(place):
         assert sorted(table["offset"]) == list(range(1, 30, 3))
         assert list(table.columns) == list(tables[0].columns)
     assert sum(batch.num_rows for batch in records.batches(3)) == 10
+
+
+def test_short_runs_of_the_log_are_decoded_together(place):
+    view, losses = LogView(place["log"]), QueryLosses()
+    parts = plan(view, place["runtime_dir"], Narrowing(), {}, losses).parts
+    batches = list(RecordSource(view, parts, losses, 1).scanner(["offset"]).to_reader())
+    assert len(batches) == len(parts) == 2
+    assert [value for batch in batches for value in batch["offset"].to_pylist()] == list(range(10, 30))
 
 
 def test_a_query_that_ends_early_leaves_no_thread(place):
