@@ -150,6 +150,7 @@ class LocalEndpoint(Server[LocalPeer]):
         self._reload = reload
         self._save = save
         self._delayed = delayed
+        self._reads_delayed = asyncio.Lock()  # a silent disk keeps one thread, not one for each request
         self._config = config
 
     def apply(self, config: Config) -> None:
@@ -322,7 +323,8 @@ class LocalEndpoint(Server[LocalPeer]):
         """One page of delayed messages: as many as fit into an answer."""
         view = self._delayed_view()
         payload_max = min(max(request.payload_max, 0), DELAYED_PAYLOAD_MAX)
-        rows = await asyncio.to_thread(view.page, request.after, DELAYED_PAGE, payload_max)
+        async with self._reads_delayed:
+            rows = await asyncio.to_thread(view.page, request.after, DELAYED_PAGE, payload_max)
         more = len(rows) == DELAYED_PAGE
         while len(encode(answer := DelayedList(tuple(rows), more))) > ANSWER_MAX_BYTES and len(rows) > 1:
             rows, more = rows[: len(rows) // 2], True

@@ -6,7 +6,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +21,18 @@ from edge.config.schema import Local, Producer, Stream
 from edge.errors import BrokerUnreachable, ControlError, Refused
 from edge.local import protocol
 from edge.local.filters import filters_meet
-from edge.local.protocol import Admit, Connection, Done, Produce, Report, RingList, Rings, Status
+from edge.local.protocol import (
+    Admit,
+    Connection,
+    Delayed,
+    DelayedList,
+    Done,
+    Produce,
+    Report,
+    RingList,
+    Rings,
+    Status,
+)
 from edge.mqtt.topic_filters import matches
 from edge.rpc import server
 from edge.rpc.peers import BRIEF_MAX
@@ -57,6 +71,35 @@ async def test_the_report_and_the_rings_are_told(config):
             assert [ring.name for ring in rings] == ["some-0", "some-1", "default-0"]
             with Ring.attach(rings[0].path) as ring:
                 assert ring.epoch == rings[0].epoch
+
+
+async def test_requests_for_delayed_messages_share_a_thread_while_their_disk_is_silent(config):
+    """Otherwise a few of them take all threads of the event loop: a reload would wait, too."""
+    answers = threading.Event()
+    running: list[int] = []
+    most: list[int] = []
+
+    class Silent:
+        def page(self, *_: object) -> list[dict[str, Any]]:
+            running.append(0)
+            most.append(len(running))
+            answers.wait(PATIENCE_S)
+            running.pop()
+            return []
+
+        def cancel(self, _: int) -> Future[bool]:
+            return Future()
+
+    async with LocalBroker(config) as broker:
+        broker.local._delayed = Silent()
+        with ExitStack() as stack:
+            *many, last = [stack.enter_context(Connection(config.runtime_dir)) for _ in range(5)]
+            lists = [asyncio.create_task(one.request_async(Delayed(), DelayedList)) for one in many]
+            await until(lambda: running)
+            await last.request_async(Status(), Report)
+            answers.set()
+            await asyncio.gather(*lists)
+    assert most == [1, 1, 1, 1]
 
 
 async def test_an_answer_may_be_as_long_as_the_limit_and_no_longer(config):
