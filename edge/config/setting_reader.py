@@ -109,7 +109,8 @@ def read_values(
     """Fields of a `kind` in `raw`. Mistakes go to `problems`; invalid values are left out."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     for key in raw.keys() - fields.keys():
-        problems.add((*path, key), f"there is no such setting{_nearest(key, fields)}")
+        known = _nearest(key, fields) or f"; settings here: {', '.join(sorted(fields))}"
+        problems.add((*path, key), f"there is no such setting{known}")
     values: dict[str, Any] = {}
     for key in fields.keys() & raw.keys():
         field = fields[key]

@@ -138,6 +138,10 @@ MISTAKES = [
     ("a = = 1", ":1: file: not TOML: "),
     ("[quota]\nshare_percent = 101", ":2: quota.share_percent: 101 is above the limit, 100"),
     ("[quota.user]\nsessions_max = 0", ":2: quota.user.sessions_max: 0 is below the least, 1"),
+    (
+        "[metrics]\ninterval_s = 1",
+        ":2: metrics.interval_s: there is no such setting; settings here: ",
+    ),
     ("[quota.users]\nsessions_max = 1", ":1: quota.users: there is no such setting; did you mean user?"),
 ]
 
