@@ -73,3 +73,8 @@ class Stopped(LogError):
 
 class FutureFormat(FormatError):
     """A later version of the program wrote this."""
+
+
+def is_process_limit(error: Exception) -> bool:
+    """True if too many files are open: this says nothing about the file that could not be opened."""
+    return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}

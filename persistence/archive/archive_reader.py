@@ -21,7 +21,7 @@ from persistence.archive.archive_file import ArchiveFile
 from persistence.archive.cache import Cache
 from persistence.archive.layout import GROUP_BYTES, RowGroup, archive_name, base_of_archive
 from persistence.archive.library import release_unused
-from persistence.errors import ArchiveUnavailable, FormatError
+from persistence.errors import ArchiveUnavailable, FormatError, is_process_limit
 from persistence.files import Files
 from persistence.segment.segment_info import RingInfo, SegmentInfo
 from persistence.segment.verified_reader import from_offset, from_time
@@ -74,8 +74,8 @@ class Archive:
             self._listed().add(base)
             self._opened.pop(base, None)
             self.unreadable.pop(base, None)
-            self._known()
             self.changes += 1
+            self._known()
 
     def remove(self, base: int) -> None:
         """Unlink an archive.  Raises OSError: it is still there."""
@@ -122,9 +122,9 @@ class Archive:
 
     @property
     def damaged_places(self) -> int:
-        """Number of unreadable archives, and of damaged parts of the others."""
+        """Number of unreadable archives, and of damaged parts of others that were opened."""
         with self._lock:
-            return len(self.unreadable) + sum(len(archive.damage) for archive in self._known().values())
+            return len(self.unreadable) + sum(len(archive.damage) for archive in self._opened.values())
 
     def segments(self) -> list[SegmentInfo]:
         """Facts of each archive, rising, with unreadable ones."""
@@ -227,12 +227,14 @@ class Archive:
     def _known(self) -> dict[int, ArchiveFile]:
         """Readable archives; footers that are not in memory are read."""
         missing = self._listed() - self._opened.keys() - self.unreadable.keys()
-        for base in sorted(missing):
-            archive = self._open(base)
-            if archive is not None:
-                self._opened[base] = archive
-        if missing:
-            self._index()
+        try:
+            for base in sorted(missing):
+                archive = self._open(base)
+                if archive is not None:
+                    self._opened[base] = archive
+        finally:
+            if missing:
+                self._index()
         return self._opened
 
     def _open(self, base: int) -> ArchiveFile | None:
@@ -241,6 +243,8 @@ class Archive:
         except FileNotFoundError:
             return None
         except (ArchiveUnavailable, FormatError, OSError) as error:
+            if is_process_limit(error):
+                raise  # the records are there: a result without them would be wrong
             self.unreadable[base] = str(error)
             return None
         self.unreadable.pop(base, None)

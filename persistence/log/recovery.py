@@ -18,14 +18,13 @@ Every step may be interrupted and repeated: recovery of a recovered log changes 
 
 from __future__ import annotations
 
-import errno
 import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from persistence.durable_file import TEMPORARY_SUFFIX
-from persistence.errors import FormatError, FutureFormat
+from persistence.errors import FormatError, FutureFormat, is_process_limit
 from persistence.files import Files, size_of
 from persistence.log.preallocate import PREPARED_NAME
 from persistence.read.log_reader import LogReader, RingEnd
@@ -94,6 +93,7 @@ def recover(files: Files, directory: str) -> Recovered:
             state.reader.add_sealed(base, None, ends_at=table.end)
         else:
             state.reader.add_sealed(base, table)
+    state.reader.bound()
     for damage in state.damage:
         _copy_to_quarantine(files, directory, damage, state)
     state.reader.add_damage(state.damage)
@@ -134,7 +134,8 @@ def _last_tables(files: Files, directory: str, bases: list[int], state: Recovere
                     table = _repair_last(files, directory, path, table, state)
                     state.is_proven = not _has_behind(table, table.proven)
         except (FormatError, OSError) as error:
-            _raise_if_ours(error)
+            if is_process_limit(error):
+                raise
             size = size_of(files, path)
             state.notes.append(f"{name} ({size} bytes) is left alone: {error}")
             if not isinstance(error, FutureFormat):
@@ -158,13 +159,9 @@ def _first_is_whole(files: Files, directory: str, base: int) -> bool:
         finally:
             files.close(handle)
     except (FormatError, OSError) as error:
-        _raise_if_ours(error)
+        if is_process_limit(error):
+            raise
         return False
-
-
-def _raise_if_ours(error: FormatError | OSError) -> None:
-    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
-        raise error
 
 
 def _read(

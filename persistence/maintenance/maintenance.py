@@ -29,7 +29,7 @@ from typing import NamedTuple, Protocol
 
 from persistence.archive import Archived
 from persistence.archive import load as load_archives
-from persistence.errors import ArchiveUnavailable, LogError, NoDiskRoom
+from persistence.errors import ArchiveUnavailable, LogError, NoDiskRoom, is_process_limit
 from persistence.free_disk_space import DiskRules, DiskStep, disk_step, floors
 from persistence.log.log import Log
 from persistence.maintenance.background_process import Job, TaskFailed, Worker
@@ -173,12 +173,11 @@ class Maintenance:
     def step(self, *, may_begin: bool = True) -> float:
         """Do a small part of each task.  Returns the seconds until the next call.
 
-        Raises OSError if the disk cannot even list the directory.  `may_begin`: True if the worker is free.
+        `may_begin`: True if the worker is free.  Raises OSError: a segment could not be removed.
         """
         now_s = self._clock.monotonic_s()
-        self._look_at_disk()
-        self._roll_what_is_old()
-        self._let_memory_go()
+        for task in (self._look_at_disk, self._roll_what_is_old, self._let_memory_go):
+            self._attempt(task)
         segments = self.segments()
         pause_s = self._retain(segments)
         self._warnings.write(now_s)
@@ -188,9 +187,16 @@ class Maintenance:
         self._forget_decompressed(now_s)
         return min(pause_s, WORK_LOOK_S if self._job is not None else LOOK_S)
 
+    def _attempt(self, task: Callable[[], object]) -> None:
+        """Run a task whose failure must not stop the removal of segments."""
+        try:
+            task()
+        except (LogError, OSError) as error:
+            self._warnings.failed(self.log.directory, error)
+
     def segments(self) -> list[SegmentInfo]:
         """Archives and segments, rising, the active one last."""
-        bases = self.log.reader.bases()
+        bases = set(self.log.reader.bases())
         archive = self.log.reader.archive
         while not self._indexed.empty():
             self._infos.pop(self._indexed.get(), None)
@@ -198,9 +204,10 @@ class Maintenance:
         for base in sorted({*bases, *archive.bases()}):
             known = self._infos.get(base)
             if known is None or (known.state == "archived") != (base not in bases):
-                known = self.log.reader.segment(base) if base in bases else archive.info(base)
+                known = self._read_info(base, is_archived=base not in bases)
             if known is None:
-                known = SegmentInfo(base, 0, 0, "lost", 0, 0, (), (), reason=archive.unreadable.get(base, ""))
+                reason = archive.unreadable.get(base, "")
+                known = SegmentInfo(base, 0, 0, "lost", 0, 0, (), (), reason=reason)
             elif known.state != "active":
                 self._infos[base] = known
             segments.append(known)
@@ -208,6 +215,18 @@ class Maintenance:
             del self._infos[base]
         self._seen = segments
         return segments
+
+    def _read_info(self, base: int, *, is_archived: bool) -> SegmentInfo | None:
+        """Facts of an archive or a segment; "lost" while the disk does not return them."""
+        reader = self.log.reader
+        try:
+            return reader.archive.info(base) if is_archived else reader.segment(base)
+        except OSError as error:
+            if is_process_limit(error):
+                raise  # the segment may be intact, and a consumer may need it
+            self._warnings.failed(self.log.directory, error)
+            size = self.log.sealed().get(base, 0)
+            return SegmentInfo(base, size, size, "lost", 0, 0, (), (), reason=str(error))
 
     def close(self) -> None:
         """Forget the current job; the worker stops it."""

@@ -97,6 +97,10 @@ class LogReader:
         """See SegmentTables.add_sealed()."""
         self._tables.add_sealed(base, table, ends_at)
 
+    def bound(self) -> None:
+        """See SegmentTables.bound()."""
+        self._tables.bound()
+
     def remove(self, base: int) -> None:
         """Forget that segment, which is about to be removed."""
         self._tables.remove(base)
@@ -126,10 +130,8 @@ class LogReader:
 
     def segment(self, base: int) -> SegmentInfo | None:
         """Facts of the segment at that log position; None if it is removed or archived."""
-        return next(
-            (self._tables.info_of(segment) for segment in self._tables.segments() if segment.base == base),
-            None,
-        )
+        segment = self._tables.segment(base)
+        return None if segment is None else self._tables.info_of(segment)
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """Records of a ring in the log, in the order of the epochs."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -132,14 +132,16 @@ class SegmentTables:
             self._segments[-1].opening = table.opening
 
     def add_sealed(self, base: int, table: SegmentTable | None, ends_at: int | None = None) -> None:
-        """Add a sealed segment after the known ones, with its `table` or perhaps with its end."""
+        """Add a sealed segment after the known ones, with its `table` or perhaps with its end.
+
+        Call bound() after the last one.
+        """
         with self.lock:
             self._segments.append(ListedSegment(base, table))
             self._segments[-1].ends_at = ends_at
             if table is not None:
                 self._used.append(self._segments[-1])
                 self._segments[-1].ends_at = table.end
-            self._bound()
 
     def remove(self, base: int) -> None:
         """Forget that segment, which is about to be removed."""
@@ -173,8 +175,15 @@ class SegmentTables:
         with self.lock:
             return list(self._segments)
 
+    def segment(self, base: int) -> ListedSegment | None:
+        """The segment at that log position."""
+        with self.lock:
+            index = bisect_left(self._segments, base, key=lambda segment: segment.base)
+            found = self._segments[index : index + 1]
+        return found[0] if found and found[0].base == base else None
+
     def bound(self) -> None:
-        """Set the end of each segment to the begin of the next one, after refresh()."""
+        """Set the end of each segment to the begin of the next one, after refresh() or add_sealed()."""
         with self.lock:
             self._bound()
 
@@ -210,19 +219,16 @@ class SegmentTables:
 
     def footer_written(self, base: int) -> None:
         """Look for the footer of that segment again: it has been written."""
-        for segment in self.segments():
-            if segment.base == base:
-                segment.has_no_footer = False
+        if (segment := self.segment(base)) is not None:
+            segment.has_no_footer = False
 
     def end_of(self, base: int) -> int | None:
         """Position of the log's end in a sealed segment if known for certain, or None.
 
         The next segment begins there, or recovery set the end.
         """
-        for segment in self.segments():
-            if segment.base == base and not segment.live:
-                return segment.ends_at
-        return None
+        segment = self.segment(base)
+        return None if segment is None or segment.live else segment.ends_at
 
     def entry(self, segment: ListedSegment, ring_name: str) -> CatalogueEntry | None:
         """Entry of a ring in the first catalogue of a segment."""
@@ -358,8 +364,8 @@ class SegmentTables:
         if footer is not None:
             rings, end, state = rings_of_footer(footer), footer.end, "flushed"
         elif table is not None:
-            state = "active" if segment is self.segments()[-1] else "sealed"
             with self.lock:
+                state = "active" if segment is self._segments[-1] else "sealed"
                 rings, end = rings_of_table(table), table.end
         else:
             reason = segment.lost or "it has been removed"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -23,6 +23,7 @@ from persistence.maintenance.maintenance import (
 )
 from persistence.maintenance.retention_rules import Floor
 from persistence.maintenance.scrub import RateLimitedFiles, ScrubOrder, ScrubResult
+from persistence.read.segment_tables import ListedSegment
 from persistence.segment.format import segment_name
 from persistence.segment.scan import DamagedRange
 from ringbuf import Ring
@@ -31,7 +32,8 @@ from tests.support.archives import path_of
 from tests.support.cached_files import cached_bytes, forgets
 from tests.support.in_process_worker import InProcessWorker
 from tests.support.log_simulation import run_of
-from tests.support.logs import DIRECTORY, Written, read_all, recovered
+from tests.support.logs import DIRECTORY, Written, disk_of, read_all, recovered
+from tests.support.simfiles import SimFiles
 from tests.support.simulated_maintenance import Kept
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -386,6 +388,81 @@ def test_what_maintenance_stumbles_over_does_not_end_it(caplog: pytest.LogCaptur
     wait_until(lambda: len(looks) > seen)
     thread.stop()
     assert "a mistake in somebody's floors" in caplog.text
+
+
+@pytest.mark.parametrize("failing", ["_look_at_disk", "_roll_what_is_old", "_let_memory_go"])
+def test_a_disk_that_answers_nothing_else_still_loses_its_oldest_segments(
+    failing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = Kept(filled(), NO_SCRUB._replace(archive=False, retain_bytes=1 << 15))
+
+    def fail() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(kept.maintenance, failing, fail)
+    kept.steps(60)
+    assert kept.maintenance.stats.deleted > 0
+    assert len(kept.bases()) == 1
+    assert "Input/output error" in caplog.text
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+def test_a_segment_that_the_disk_does_not_return_keeps_no_other(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(filled(), NO_SCRUB._replace(archive=False, retain_bytes=1 << 15))
+    refuse(kept.written.files, kept.bases()[0], code, monkeypatch)
+    kept.maintenance._infos.clear()
+    kept.steps(60)
+    assert len(kept.bases()) == 1
+
+
+def test_a_lack_of_descriptors_removes_no_segment_that_a_consumer_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Kept(filled(), NO_SCRUB._replace(archive=False, retain_bytes=1 << 15))
+    before = kept.bases()
+    refuse(kept.written.files, before[0], errno.EMFILE, monkeypatch)
+    kept.maintenance._infos.clear()
+    with pytest.raises(OSError, match="Too many open files"):
+        kept.steps(1)
+    assert kept.written.log.reader.bases() == before
+
+
+def refuse(files: SimFiles, base: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each open() of a segment fail."""
+    open_file = files.open
+
+    def fail(path: str, **options: Any) -> int:
+        if path.endswith(segment_name(base)):
+            raise OSError(code, os.strerror(code), path)
+        return open_file(path, **options)
+
+    monkeypatch.setattr(files, "open", fail)
+
+
+def test_work_on_many_segments_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def base_of(segment: ListedSegment) -> object:
+        nonlocal looks
+        looks += 1
+        return segment.__dict__["base"]
+
+    def keep_base(segment: ListedSegment, base: int) -> None:
+        segment.__dict__["base"] = base
+
+    monkeypatch.setattr(ListedSegment, "base", property(base_of, keep_base), raising=False)
+    counts: list[float] = []
+    for number in (40, 160):
+        written = filled(number)
+        written.log.close()
+        looks = 0
+        log, _ = recovered(written.files.kill(), segment_bytes=8192)
+        Kept(Written(disk_of(log), log), NO_SCRUB._replace(archive=False)).steps(2)
+        counts.append(looks / len(log.reader.bases()))
+    few, many = counts
+    assert many < 2 * few, "each segment is compared with all others"
 
 
 def answer(worker: BackgroundProcess) -> object:
