@@ -70,6 +70,8 @@ class LogSet:
         self._homes: dict[str, Path] = {}
         self._wake = -1
         self._adding, self._stopped = threading.Lock(), False
+        self._blocking = threading.Lock()  # held while a thread gets its cause for blocking
+        self._blocked: dict[Path, str] = {}
         self._on_durable: Callable[[], object] | None = None
         self.maintenance: Callable[[], Status] | None = None  # status of the maintenance, for status()
         self.on_log: Callable[[Log], object] | None = None  # called for logs that are opened later
@@ -160,7 +162,8 @@ class LogSet:
         with self._adding:
             self._stopped = True
         while self._threads:
-            _, thread = self._threads.popitem()
+            *rest, (_, thread) = self._threads.items()
+            self._threads = dict(rest)  # other threads may iterate over the table
             if not thread.stop():
                 text = "the log could not be synced; the rings keep what it lacks %s"
                 log.error(
@@ -173,7 +176,9 @@ class LogSet:
     def close(self) -> None:
         """Close the logs, after stop(). May be called twice."""
         while self._logs:
-            self._logs.popitem()[1].close()
+            *rest, (_, ring_log) = self._logs.items()
+            self._logs = dict(rest)  # other threads may iterate over the table
+            ring_log.close()
 
     # ---- by ring ----
 
@@ -218,6 +223,16 @@ class LogSet:
         for directory, thread in list(self._threads.items()):
             thread.lose(missing.get(str(directory), ""))
 
+    def block(self, directory: str, reason: str) -> None:
+        """Set the cause for which a log takes no records, also one without a thread yet; "" unblocks.
+
+        From any thread.
+        """
+        with self._blocking:
+            self._blocked[Path(directory)] = reason
+            if (thread := self.thread_in(directory)) is not None:
+                thread.block(reason)
+
     def thread_in(self, directory: str) -> LogThread | None:
         """The thread of the log in that directory; None if it has none."""
         return self._threads.get(Path(directory))
@@ -256,7 +271,10 @@ class LogSet:
         """Start the thread of a log. The table is replaced, because other threads may read it."""
         thread.writer.state.on_change = self._changed
         thread.start()
-        self._threads = {**self._threads, directory: thread}
+        with self._blocking:
+            self._threads = {**self._threads, directory: thread}
+            if reason := self._blocked.get(directory):
+                thread.block(reason)
 
     def _opened(self, ring_name: str, *, isolated: bool) -> Path:
         """Directory of a ring's log. Opens the log if it is not open."""

@@ -102,16 +102,12 @@ class LogMaintenance:
             floors=self._floors,
             on_full=partial(self._on_full, log.directory),
             roll=partial(self._roll, log.directory),
-            block=partial(self._block, log.directory),
+            block=partial(self._logs.block, log.directory),
         )
 
     def _roll(self, directory: str) -> None:
         if (thread := self._logs.thread_in(directory)) is not None:
             thread.roll()
-
-    def _block(self, directory: str, reason: str) -> None:
-        if (thread := self._logs.thread_in(directory)) is not None:
-            thread.block(reason)
 
     def _rules_of(self, ring_name: str) -> StreamRules:
         name = stream_of(ring_name)

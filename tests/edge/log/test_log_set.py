@@ -1,6 +1,6 @@
 """Several logs under one directory: which ring goes where, and what is read after rings have moved."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -8,6 +8,7 @@ from threading import Event
 import pytest
 
 from bridge.source.partition_source import BrokerLog
+from edge.config.schema import Durability, Stream
 from edge.errors import EdgeError
 from edge.log.log_set import LogSet, Placing
 from persistence import LoggedRing
@@ -165,3 +166,35 @@ def test_a_start_tells_when_a_log_stops_taking_records(runtime_directory: Path, 
         assert logs.failure_of("elsewhere-0") == ""
         state.works()
         assert logs.failure_of("a-0") == ""
+
+
+def test_a_log_that_gets_its_thread_later_is_blocked_from_the_start(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with rings(runtime_directory, ["a-0", "b-0"]) as made, logged(tmp_path, {"a-0": made["a-0"]}) as logs:
+        logs.on_log = lambda log: logs.block(log.directory, "the disk is nearly full")
+        logs.add_ring(made["b-0"], Stream("b", ("b",), durability=Durability.DISK, isolated=True))
+        thread = logs._threads[tmp_path / "b-0"]
+        assert thread.writer.blocked == "the disk is nearly full"
+        logs.block(str(tmp_path / "b-0"), "")
+        assert not thread.writer.blocked
+
+
+@pytest.mark.parametrize("ask", [LogSet.status, LogSet.numbers])
+def test_a_report_while_the_logs_stop_has_no_error(
+    ask: Callable[[LogSet], object], runtime_directory: Path, tmp_path: Path
+) -> None:
+    with rings(runtime_directory, ["a-0", "a-1"]) as made, logged(tmp_path, made, isolated=True) as logs:
+        publish(made, "a")
+        for thread in logs._threads.values():
+            thread.status = _stopping_first(logs, thread.status)  # type: ignore[method-assign]
+        ask(logs)
+        assert not logs._threads
+
+
+def _stopping_first(logs: LogSet, status: Callable[[], dict[str, object]]) -> Callable[[], dict[str, object]]:
+    def stop() -> dict[str, object]:
+        logs.stop()
+        return status()
+
+    return stop
