@@ -22,7 +22,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -78,7 +77,7 @@ class _Transaction(Struct):
     removed: list[StoredMessage] = []
     postponed: list[tuple[int, int]] = []
     ring_cursor: tuple[int, int] = (0, 0)
-    answers: list[Callable[[], object]] = []
+    answers: list[tuple[Future[bool], bool]] = []  # results, set after the commit
 
     @property
     def is_empty(self) -> bool:
@@ -134,6 +133,12 @@ class DelayedMessages:
         self._wakeup.close()
         self._wakeup_reader.close()
         self._store.close()
+        if self._transaction is not None:
+            for answer, _ in self._transaction.answers:
+                answer.set_exception(
+                    EdgeError("the broker stops; the message may still be there", hint="list the messages")
+                )
+            self._transaction.answers = []
         for _, answer in self._cancels:
             answer.cancel()
 
@@ -272,8 +277,8 @@ class DelayedMessages:
         if transaction.batch is not None:
             transaction.batch.release()
             self._publisher.stored(transaction.ring_cursor[1])
-        for answer in transaction.answers:
-            answer()
+        for answer, is_removed in transaction.answers:
+            answer.set_result(is_removed)
         self._refuse(ReasonCode.QUOTA_EXCEEDED if self._is_full() else ReasonCode.SUCCESS)
         if self._limits.sync_s is not None:
             self._sync_when_due(changed=not transaction.is_empty)
@@ -293,11 +298,13 @@ class DelayedMessages:
             message_id, answer = self._cancels[0]  # and stays there if the store fails
             message = None if message_id in seen else self._store.find(message_id)
             self._cancels.popleft()
+            if not answer.set_running_or_notify_cancel():  # its client has left
+                continue
             if message is not None:
                 seen.add(message_id)
                 transaction.removed.append(message)
                 self.totals["cancelled"] += 1
-            transaction.answers.append(partial(answer.set_result, message is not None))
+            transaction.answers.append((answer, message is not None))
 
     # ---- from the ring ----
 

@@ -146,3 +146,20 @@ def test_a_damaged_file_that_cannot_be_replaced_at_once_ends_no_delivery(
         with closing(sqlite3.connect(tmp_path / "delayed.sqlite")) as db:
             row = db.execute("SELECT epoch, next_offset, messages FROM state").fetchone()
         assert row == (1, 5, 0)
+
+
+def test_requests_to_cancel_end_although_their_transaction_is_not_committed(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with messages_in(runtime_directory, tmp_path) as messages:
+        wait_until(lambda: messages.status()["pending"] == 5)
+        monkeypatch.setattr(messages._store, "apply", fail)
+        answer = messages.cancel(1)
+        wait_until(lambda: messages._transaction is not None and bool(messages._transaction.answers))
+        assert not answer.cancel(), "the result of the commit could not be set"
+        messages.stop()
+        with pytest.raises(EdgeError, match="broker stops"):
+            answer.result(timeout=0)
