@@ -181,7 +181,27 @@ def _plugin_mistakes(config: Config) -> Iterator[str]:
             yield with_hint(error)
 
 
-_SECTIONS = (_tls_mistakes, _secret_mistakes, _log_mistakes, _bridge_mistakes, _plugin_mistakes)
+def _socket_mistakes(config: Config) -> Iterator[str]:
+    """Paths of Unix sockets that no start can bind. A start creates runtime_dir and state_dir itself."""
+    made = {above for own in (config.runtime_dir, config.state_dir) for above in (own, *own.parents)}
+    for index, listener in enumerate(config.listener):
+        path = listener.path
+        if path is None:
+            continue
+        if not path.parent.is_dir() and path.parent not in made:
+            yield f"listener[{index}].path: there is no directory {path.parent}; make it, or set another path"
+        elif path.exists() and not path.is_socket():
+            yield f"listener[{index}].path: {path} exists and is not a socket; set another path"
+
+
+_SECTIONS = (
+    _socket_mistakes,
+    _tls_mistakes,
+    _secret_mistakes,
+    _log_mistakes,
+    _bridge_mistakes,
+    _plugin_mistakes,
+)
 
 
 def _auth_summary(config: Config, files: AuthFiles) -> Iterator[str]:

@@ -7,8 +7,10 @@ states what must hold: docs/reference/configuration.md lists them.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from edge.config.listener import Listener, is_loopback
@@ -27,6 +29,7 @@ T = TypeVar("T")
 RINGS_MAX = 120  # one futex_waitv call waits for all of them, and takes 128 words at most
 BRIDGES_MAX = 8  # each takes one of the 64 reader slots of every ring, and a thread
 PORT_MAX = 65535
+IPV4_ANY = ipaddress.IPv4Address(0)  # 0.0.0.0
 
 
 def names_are_unique(config: Config, problems: Problems) -> None:
@@ -36,11 +39,13 @@ def names_are_unique(config: Config, problems: Problems) -> None:
         for index, name, first in _repeated(names):
             path: Path = (section, index, "name")
             problems.add(path, f"{name!r} is taken by {section}[{first}]; give each its own name")
-    places = [_place(listener) for listener in config.listener]
-    for index, place, first in _repeated(places):
-        own = "port" if config.listener[index].path is None else "path"
-        text = f"{place} is taken by listener[{first}]; give each its own {own}"
-        problems.add(("listener", index), text)
+    for index, listener in enumerate(config.listener):
+        place = _place(listener)
+        owners = (one for one in range(index) if _share(place, _place(config.listener[one])))
+        for owner in islice(owners, 1):
+            own = "port" if listener.path is None else "path"
+            text = f"{_written(listener)} is taken by listener[{owner}]; give each its own {own}"
+            problems.add(("listener", index), text)
     for index, to, first in _repeated(bridge.to and bridge.to.rstrip("/") for bridge in config.bridge):
         where = f"{_without_password(to)} is taken by bridge[{first}]"
         text = f"{where}; give each its own place: each numbers its files from 1"
@@ -52,11 +57,46 @@ def _without_password(url: str) -> str:
     return re.sub(r"//[^/]*@", "//", url)
 
 
-def _place(listener: Listener) -> str | None:
-    """Address or path of a listener; None: a free port."""
+def _written(listener: Listener) -> str:
+    """Address or path of a listener, as the file has it."""
+    return str(listener.path or f"{listener.host}:{listener.port}")
+
+
+def _place(listener: Listener) -> tuple[str, int] | None:
+    """Host and port of a listener, in one form, or path and 0; None: a free port.
+
+    "*" is every address: of the hosts "::" only that of a listener takes IPv4, too.
+    """
     if listener.path is not None:
-        return str(listener.path)
-    return f"{listener.host}:{listener.port}" if listener.port else None
+        return str(listener.path), 0
+    host = _one_form(listener.host)
+    return ("*" if host == "::" else host, listener.port) if listener.port else None
+
+
+def _one_form(host: str) -> str:
+    """An address in its usual form; localhost as 127.0.0.1, and * of ZeroMQ as 0.0.0.0."""
+    host = {"localhost": "127.0.0.1", "*": str(IPV4_ANY)}.get(host.lower(), host.strip("[]"))
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host.lower()
+
+
+def _share(place: tuple[str, int] | None, other: tuple[str, int] | None) -> bool:
+    """True if only one of two places can be bound: one may be every address of the machine."""
+    if place is None or other is None or place[1] != other[1]:
+        return False
+    return _covers(place[0], other[0]) or _covers(other[0], place[0])
+
+
+def _covers(host: str, other: str) -> bool:
+    if host in {other, "*"}:
+        return True
+    try:
+        address, every = ipaddress.ip_address(other), ipaddress.ip_address(host)
+    except ValueError:  # a name or a path
+        return False
+    return every.is_unspecified and every.version == address.version
 
 
 def filters_are_valid(config: Config, problems: Problems) -> None:
@@ -285,18 +325,22 @@ def _has_port(place: str) -> bool:
     return True
 
 
-def _bound_place(address: str) -> str | None:
+def _bound_place(address: str) -> tuple[str, int] | None:
     """As _place(), of an address or an endpoint of ZeroMQ; None: it is empty, or a free port."""
     try:
         host, port = split_address(re.sub(r":\*$", ":0", address.removeprefix("tcp://")))
-    except ValueError:  # a path
-        return address.removeprefix("ipc://") or None
-    return f"{host}:{port}" if port else None
+    except ValueError:
+        path = address.removeprefix("ipc://")
+        return (path, 0) if path else None
+    return (_one_form(host), port) if port else None
 
 
 def addresses_are_different(config: Config, problems: Problems) -> None:
-    """Metrics, console and ZeroMQ have other addresses than the listeners, and than each other."""
-    taken = {_place(listener): f"listener[{index}]" for index, listener in enumerate(config.listener)}
+    """Metrics, console and ZeroMQ have other addresses than the listeners, and than each other.
+
+    localhost counts as 127.0.0.1. An address that stands for all others takes its port on each of them.
+    """
+    taken = [(_place(listener), f"listener[{index}]") for index, listener in enumerate(config.listener)]
     for section, key, address in (
         ("metrics", "listen", config.metrics.listen),
         ("web", "listen", config.web.listen),
@@ -306,11 +350,11 @@ def addresses_are_different(config: Config, problems: Problems) -> None:
         place = _bound_place(address)
         if place is None or problems.blames((section, key)):
             continue
-        if place in taken:
-            text = f"{address.removeprefix('tcp://')} is taken by {taken[place]}; give each its own address"
+        owner = next((owner for other, owner in taken if _share(place, other)), None)
+        if owner is not None:
+            text = f"{address.removeprefix('tcp://')} is taken by {owner}; give each its own address"
             problems.add((section, key), text)
-        else:
-            taken[place] = f"{section}.{key}"
+        taken.append((place, f"{section}.{key}"))
 
 
 def _expect_stream(name: str | None, known: set[str], path: Path, problems: Problems) -> None:

@@ -77,3 +77,20 @@ def test_a_bridge_to_nowhere_is_a_mistake_of_the_configuration(file: Path) -> No
         assert status == 2
         assert "bridge lake: " in error
         assert "gopher" in error
+
+
+def test_a_path_that_no_start_can_bind_is_a_mistake_of_the_configuration(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime = file.with_name("not-yet-made") / "run"
+    for path, said in (
+        (runtime / "mqtt.sock", ""),  # the start creates runtime_dir
+        (
+            file.with_name("absent") / "mqtt.sock",
+            f"there is no directory {file.with_name('absent')}; make it",
+        ),
+        (file, f"{file} exists and is not a socket; set another path"),
+    ):
+        file.write_text(f'runtime_dir = "{runtime}"\n[[listener]]\npath = "{path}"\n')
+        assert main(["check", str(file)]) == (2 if said else 0)
+        assert said in capsys.readouterr().err

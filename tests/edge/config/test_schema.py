@@ -74,6 +74,23 @@ MISTAKES = [
         ":5: metrics.listen: [::1]:9464 is taken by listener[0]; give each its own address",
     ),
     (
+        '[[listener]]\nhost = "localhost"\nport = 9464\n[metrics]\nlisten = "127.0.0.1:9464"',
+        ":5: metrics.listen: 127.0.0.1:9464 is taken by listener[0]; give each its own address",
+    ),
+    (
+        '[[listener]]\nhost = "::"\nport = 9464\nallow_anonymous = true\n'
+        '[metrics]\nlisten = "127.0.0.1:9464"',
+        ":6: metrics.listen: 127.0.0.1:9464 is taken by listener[0]; give each its own address",
+    ),
+    (
+        '[[listener]]\nhost = "0:0:0:0:0:0:0:1"\n[[listener]]\nhost = "::1"',
+        ":3: listener[1]: ::1:1883 is taken by listener[0]; give each its own port",
+    ),
+    (
+        '[[listener]]\n[[listener]]\nhost = "0.0.0.0"\nallow_anonymous = true',
+        ":2: listener[1]: 0.0.0.0:1883 is taken by listener[0]; give each its own port",
+    ),
+    (
         '[[listener]]\npath = "/run/brim.sock"\n[zmq]\nendpoint = "ipc:///run/brim.sock"',
         ":4: zmq.endpoint: ipc:///run/brim.sock is taken by listener[0]; give each its own address",
     ),
