@@ -177,6 +177,8 @@ class DelayedMessages:
             return answer
         self._cancels.append((message_id, answer))
         self._event.set()
+        if self._stopping:  # maybe after the last look of the thread
+            answer.cancel()
         return answer
 
     # ---- the thread ----

@@ -143,19 +143,22 @@ class LogSet:
         Its writer waits for the log if the stream promises every record; otherwise records may be lost, which
         is counted.
         """
-        directory = self._opened(ring.name, isolated=stream.isolated)
-        copied = CopiedRing(ring, blocks_writer=stream.when_full != "overwrite").logged(
-            logged_ring(ring, stream)
-        )
-        try:
-            thread = self._threads.get(directory)
-            if thread is None:
-                opened = self._logs[directory]
-                self._run(directory, LogThread(opened, [copied], writer=CopiedRingsWriter(opened)))
-            else:
-                thread.add(copied)
-        except (LogError, RingError) as error:
-            raise EdgeError(f"log {directory}: {error}") from error
+        with self._adding:  # no thread may start after stop()
+            if self._stopped:
+                raise EdgeError("the logs are closed", hint="start the broker again")
+            directory = self._opened(ring.name, isolated=stream.isolated)
+            copied = CopiedRing(ring, blocks_writer=stream.when_full != "overwrite").logged(
+                logged_ring(ring, stream)
+            )
+            try:
+                thread = self._threads.get(directory)
+                if thread is None:
+                    opened = self._logs[directory]
+                    self._run(directory, LogThread(opened, [copied], writer=CopiedRingsWriter(opened)))
+                else:
+                    thread.add(copied)
+            except (LogError, RingError) as error:
+                raise EdgeError(f"log {directory}: {error}") from error
 
     def stop(self) -> None:
         """Sync the records of the rings, and end the threads. May be called twice."""

@@ -116,17 +116,10 @@ class LogView:
         """Offset of the first record of that time or later; the end of the epoch if there is none."""
         ends = []
         for reader in self._of_ring(ring_name):
-            end = next(
-                (
-                    epoch_info.end_offset
-                    for epoch_info in reader.epochs(ring_name)
-                    if epoch_info.epoch == epoch
-                ),
-                0,
-            )
             with self._disk():
+                epochs = [info.end_offset for info in reader.epochs(ring_name) if info.epoch == epoch]
                 offset = reader.seek_time(ring_name, epoch, timestamp_ns)
-            ends.append((offset >= end, offset))
+            ends.append((offset >= max(epochs, default=0), offset))
         candidates, behind = [at for out, at in ends if not out], [at for out, at in ends if out]
         return min(candidates) if candidates else max(behind, default=0)
 

@@ -163,3 +163,4 @@ def test_requests_to_cancel_end_although_their_transaction_is_not_committed(
         messages.stop()
         with pytest.raises(EdgeError, match="broker stops"):
             answer.result(timeout=0)
+        assert messages.cancel(2).cancelled(), "no thread answers a request after the stop"

@@ -100,6 +100,14 @@ def test_an_isolated_ring_has_a_log_of_its_own(runtime_directory: Path, tmp_path
     assert logs_in(tmp_path) == [tmp_path, tmp_path / "a-0", tmp_path / "a-1"]
 
 
+def test_the_ring_of_a_producer_gets_no_log_after_the_stop(runtime_directory: Path, tmp_path: Path) -> None:
+    stream = Stream("p", ("#",), durability=Durability.INTERVAL)
+    with rings(runtime_directory, ["p@x-0"]) as made, logged(tmp_path, {}) as logs:
+        logs.stop()
+        with pytest.raises(EdgeError, match="the logs are closed"):
+            logs.add_producer_ring(made["p@x-0"], stream)
+
+
 def test_nothing_is_lost_or_written_twice_when_rings_move(runtime_directory: Path, tmp_path: Path) -> None:
     """Each start keeps the rings elsewhere; at the end all records are read, from wherever they are."""
     places: list[tuple[int, bool]] = [(1, False), (3, False), (1, True), (2, False), (3, False), (1, False)]
