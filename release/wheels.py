@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -38,17 +39,33 @@ def main(targets: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="brim-wheels-") as scratch:
         subprocess.run(["tar", "-xzf", archive, "--no-same-owner", "-C", scratch], check=True)
         [project] = Path(scratch).iterdir()
+        headers = machine_headers(Path(scratch, "include"))
         for tag in targets or TARGETS:
-            wheel = build(project, tag)
+            wheel = build(project, tag, headers)
             audit(wheel, tag)
             print(wheel.relative_to(ROOT), flush=True)
     return 0
 
 
-def build(project: Path, tag: str) -> Path:
+def machine_headers(directory: Path) -> Path:
+    """Make a directory of headers for Debian's Python, which has its configuration for this machine only.
+
+    That one serves all targets: they have 64 bits, little-endian, and the module uses the limited API.
+    """
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    own = Path("/usr/include", str(sysconfig.get_config_var("MULTIARCH")), version, "pyconfig.h")
+    for machine in ("x86_64-linux-gnu", "aarch64-linux-gnu"):
+        place = directory / machine / version
+        place.mkdir(parents=True)
+        if own.exists():
+            (place / own.name).symlink_to(own)
+    return directory
+
+
+def build(project: Path, tag: str, headers: Path) -> Path:
     """Build the wheel of a target."""
     environment = {
-        "CC": f"{shlex.quote(sys.executable)} -m ziglang cc -target {TARGETS[tag]}",
+        "CC": f"{shlex.quote(sys.executable)} -m ziglang cc -target {TARGETS[tag]} -I{headers}",
         "CFLAGS": "-g0 -w",  # `./dev lint` reports warnings
         # Without -nostdlib a module needs zig's name of the musl library, which machines do not have. The
         # library itself is in the process already.
