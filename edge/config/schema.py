@@ -345,7 +345,8 @@ class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     streams: tuple[Name, ...] = ()
     """Streams to drain, with their local producers. Empty: all streams."""
     options: dict[str, str | bool | int | float] = {}
-    """Settings of the sink, such as region or endpoint."""
+    """Settings of the sink, such as region or endpoint. Files among them need absolute paths: a relative one
+    is relative to the working directory of the process."""
     start: Literal["oldest", "latest"] = "oldest"
     """First record of a partition that was never drained: the oldest one, or the next one that arrives;
     earlier records are then counted as skipped."""
