@@ -97,11 +97,12 @@ def test_memory_keeps_no_snapshot_while_the_log_continues_the_one_on_the_disk(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "state" / "sessions.state"
-    (place / "in the way").mkdir(parents=True)
+    obstacle = place.with_name("sessions.state.tmp")  # of which a snapshot is made
+    (obstacle / "in the way").mkdir(parents=True)
     with BrimProcess(runtime_directory, tmp_path, SETTINGS, bridge=False) as broker:
         wait_until(lambda: report_of(runtime_directory)["mqtt"]["snapshot_failure"])
         subscribe(broker, "kept")
         assert not list(runtime_directory.glob("sessions.state*"))
-        shutil.rmtree(place)
+        shutil.rmtree(obstacle)
         broker.log_until("sessions kept again")
         assert place.is_file()

@@ -114,7 +114,7 @@ def test_a_bridge_of_its_own_process_is_killed_while_the_broker_publishes(
     """Real time, real concurrency: the writer never waits for the bridge."""
     chosen = random.Random(7)
     stopping = threading.Event()
-    with ring(runtime_directory, capacity_bytes=1 << 23) as made:
+    with ring(runtime_directory, capacity_bytes=1 << 25) as made:  # the children start slowly
         made.writer()
 
         def publish_on() -> None:

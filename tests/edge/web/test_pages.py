@@ -320,7 +320,7 @@ def test_files_are_reloaded_and_the_theme_changes(admin: Page) -> None:
     admin.until_text("there are no changes")
     before = admin.value("getComputedStyle(document.body).backgroundColor")
     admin.click("#theme")
-    assert admin.value("getComputedStyle(document.body).backgroundColor") != before
+    admin.until(f"getComputedStyle(document.body).backgroundColor !== {json.dumps(before)}")
     admin.click("#theme")
 
 
