@@ -10,7 +10,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from edge.config.listener import Listener, is_loopback
@@ -41,8 +40,8 @@ def names_are_unique(config: Config, problems: Problems) -> None:
             problems.add(path, f"{name!r} is taken by {section}[{first}]; give each its own name")
     for index, listener in enumerate(config.listener):
         place = _place(listener)
-        owners = (one for one in range(index) if _share(place, _place(config.listener[one])))
-        for owner in islice(owners, 1):
+        owner = next((one for one in range(index) if _share(place, _place(config.listener[one]))), None)
+        if owner is not None:
             own = "port" if listener.path is None else "path"
             text = f"{_written(listener)} is taken by listener[{owner}]; give each its own {own}"
             problems.add(("listener", index), text)

@@ -243,7 +243,7 @@ class RecordScan:
 
 
 def _joined(runs: Iterator[Range]) -> Iterator[Range]:
-    """Short runs behind each other as one, about READ_BYTES: a run costs as much to decode as 1,000 records.
+    """Short runs behind each other as one, about READ_BYTES: a batch for each costs more than its records.
 
     The log has a run for each of its rounds, with one or two records of a stream that gets few. Offsets that
     no run has are missing in the joined one, too.
