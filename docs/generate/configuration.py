@@ -44,7 +44,8 @@ def page() -> str:
         parts += [prose(doc_of(cls, cls.__name__)) + "\n", table(_HEADER, _rows(cls, title))]
     units = prose(doc_of(edge.config.units, "edge.config.units").partition("\n\n")[2])
     parts += [sinks(), _live()]
-    rules = (f"- {prose(doc_of(rule, rule.__name__))}\n" for rule in edge.config.setting_rules.RULES)
+    texts = (prose(doc_of(rule, rule.__name__)) for rule in edge.config.setting_rules.RULES)
+    rules = (f"- {' '.join(text.split())}\n" for text in texts)  # a paragraph would end the list
     parts += ["## Rules between settings\n\n" + "".join(rules), f"## Sizes and durations\n\n{units}"]
     return "\n".join(parts)
 
