@@ -135,9 +135,8 @@ class DelayedMessages:
         self._store.close()
         if self._transaction is not None:
             for answer, _ in self._transaction.answers:
-                answer.set_exception(
-                    EdgeError("the broker stops; the message may still be there", hint="list the messages")
-                )
+                hint = "look for it with `brim delayed ls` after the next start"
+                answer.set_exception(EdgeError("the broker stops; the message may still be there", hint=hint))
             self._transaction.answers = []
         for _, answer in self._cancels:
             answer.cancel()
