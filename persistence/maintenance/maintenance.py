@@ -36,7 +36,7 @@ from persistence.maintenance.background_process import Job, TaskFailed, Worker
 from persistence.maintenance.removal_warnings import RemovalWarnings
 from persistence.maintenance.retention_rules import Floor, Removal, Retention, StreamRules
 from persistence.maintenance.scrub import ScrubOrder, ScrubResult
-from persistence.maintenance.segment_ages import SegmentAges
+from persistence.maintenance.segment_ages import DOUBTED_NS, SegmentAges
 from persistence.segment.format import segment_name
 from persistence.segment.segment_info import SegmentInfo
 
@@ -149,6 +149,7 @@ class Maintenance:
         self._let_go = ring_log.durable_position  # up to here the page cache was released
         self._seen: list[SegmentInfo] = []
         self._ages = SegmentAges()
+        self._warned_of_clock = False
         self._retention = Retention(
             rules.retain_bytes, rules.retain_s, ring_log.segment_bytes, stream_of, floors
         )
@@ -288,6 +289,8 @@ class Maintenance:
         wall_ns, monotonic_ns = self._clock.wall_ns(), int(self._clock.monotonic_s() * 1e9)
         dated = self._ages.dated(segments, wall_ns, monotonic_ns)
         removal = self._retention.next(dated, wall_ns, forced=forced)
+        if removal is None and self._ages.ahead_ns:
+            self._warn_of_clock(segments, wall_ns)
         if removal is not None and removal.forced and self._is_worked_on(removal.base):
             held_up_s = self._clock.monotonic_s() - self._began_s
             if forced or held_up_s > HELD_UP_S:
@@ -303,6 +306,19 @@ class Maintenance:
         if removal is None:
             return LOOK_S
         return FORCED_PAUSE_S if removal.forced else DELETE_PAUSE_S
+
+    def _warn_of_clock(self, segments: Sequence[SegmentInfo], wall_ns: int) -> None:
+        """Report once that segments stay because the clock is doubted."""
+        if self._warned_of_clock or self._retention.next(segments, wall_ns) is None:
+            return
+        self._warned_of_clock = True
+        log.warning(
+            "log too old for its retention at the start, removal by age begins in %d s; set the clock of the "
+            "machine if it is ahead directory=%s newest_record_days=%d",
+            DOUBTED_NS // 1_000_000_000,
+            self.log.directory,
+            self._ages.ahead_ns // (86_400 * 1_000_000_000),
+        )
 
     def _is_worked_on(self, base: int) -> bool:
         return self._job is not None and self._job.base == base

@@ -10,6 +10,10 @@ An implausible timestamp counts as young: one in the future, or before CLOCK_SET
 earlier is never younger than one written later.  A wrong timestamp therefore only keeps its segment until
 this process has run for the retention time, or until the next segment is removed.
 
+A clock that is far ahead of all records at a start is wrong, or the machine was off for long.  For DOUBTED_NS
+segments are then only as old as the newest record shows, so that people or a time service can set the clock.
+After that the wall clock counts.
+
 Owns these times, which retention uses.  Never reads a clock.  The end of an active segment that is old is
 decided in maintenance.py, by the wall clock.
 """
@@ -23,6 +27,8 @@ from persistence.segment.segment_info import SegmentInfo
 from ringbuf.constants import CLOCK_SET_NS
 
 SHIFT_MIN_NS = 2_000_000_000  # clocks drift: smaller differences are ignored
+AHEAD_MIN_NS = 86_400 * 1_000_000_000  # of the newest record: from here on a clock is doubted
+DOUBTED_NS = 3600 * 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -38,14 +44,21 @@ class SegmentAges:
         self._known: dict[int, _Segment] = {}
         self._newest_base = -1
         self._looked_ns: int | None = None  # monotonic time of the last call
+        self.ahead_ns = 0  # of the wall clock to the newest record at the start, while the clock is doubted
+        self._trusted_from_ns = 0  # monotonic time at which that ends
+        self._doubted: dict[int, int] = {}  # segments of the start, with their bytes
 
     def dated(self, segments: Sequence[SegmentInfo], wall_ns: int, monotonic_ns: int) -> list[SegmentInfo]:
         """The same segments, with timestamps moved so that the current wall clock gives their age.
 
         `segments`: all segments of the log, in rising order.
         """
+        if self._looked_ns is None:
+            self._compare(segments, wall_ns, monotonic_ns)
+        elif self.ahead_ns and monotonic_ns >= self._trusted_from_ns:
+            self._end_doubt()
         for segment in segments:
-            self._see(segment, wall_ns, monotonic_ns)
+            self._see(segment, wall_ns - self.ahead_ns, monotonic_ns)
         for base in self._known.keys() - {segment.base for segment in segments}:
             del self._known[base]
         self._looked_ns = monotonic_ns
@@ -59,6 +72,20 @@ class SegmentAges:
                 _moved(segment, wall_ns - age_ns - segment.last_timestamp_ns) if segment.rings else segment
             )
         return dated[::-1]
+
+    def _compare(self, segments: Sequence[SegmentInfo], wall_ns: int, monotonic_ns: int) -> None:
+        """Doubt the wall clock if it is far ahead of all records."""
+        newest_ns = max((segment.last_timestamp_ns for segment in segments), default=0)
+        if newest_ns >= CLOCK_SET_NS and wall_ns - newest_ns > AHEAD_MIN_NS:
+            self.ahead_ns, self._trusted_from_ns = wall_ns - newest_ns, monotonic_ns + DOUBTED_NS
+            self._doubted = {segment.base: segment.bytes for segment in segments}
+
+    def _end_doubt(self) -> None:
+        """Forget ages that the wall clock did not give; _see() asks it again."""
+        self._known = {
+            base: known for base, known in self._known.items() if self._doubted.get(base) != known.bytes
+        }
+        self.ahead_ns, self._doubted = 0, {}
 
     def _see(self, segment: SegmentInfo, wall_ns: int, monotonic_ns: int) -> None:
         known = self._known.get(segment.base)

@@ -1,13 +1,19 @@
 """Retention by age while the clock is set: what is young stays, and nothing stays for ever."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from persistence import Log, OsFiles
+from persistence.maintenance.maintenance import Maintenance, MaintenanceRules
 from persistence.maintenance.retention_rules import Retention, StreamRules
-from persistence.maintenance.segment_ages import SegmentAges
+from persistence.maintenance.segment_ages import DOUBTED_NS, SegmentAges
 from persistence.segment.segment_info import RingInfo, SegmentInfo
 from ringbuf.constants import CLOCK_SET_NS
+from tests.support.in_process_worker import InProcessWorker
+from tests.support.kept_logs import NOON_NS, Kept, keep
+from tests.support.simulated_maintenance import Clocks
 
 SECOND_NS = 1_000_000_000
 HOUR_NS, DAY_NS = 3600 * SECOND_NS, 86_400 * SECOND_NS
@@ -21,6 +27,7 @@ class Machine:
 
     wall_ns: int = NOW_NS
     monotonic_ns: int = 5 * SECOND_NS
+    keep_s: int = KEEP_S
 
     def __post_init__(self) -> None:
         self.segments: list[SegmentInfo] = []
@@ -47,7 +54,7 @@ class Machine:
 
     def let_go(self) -> list[int]:
         """Segments that retention removes now."""
-        rules = Retention(0, 0, 0, lambda _: StreamRules("a", retain_s=KEEP_S), lambda _: ())
+        rules = Retention(0, 0, 0, lambda _: StreamRules("a", retain_s=self.keep_s), lambda _: ())
         gone: list[int] = []
         while True:
             dated = self.ages.dated(self.segments, self.wall_ns, self.monotonic_ns)
@@ -134,3 +141,60 @@ def test_what_has_gone_is_forgotten() -> None:
     machine = Machine()
     machine.write(50)
     assert len(machine.ages._known) == len(machine.segments) == 3
+
+
+def started_ahead() -> Machine:
+    """Three segments, one an hour, and a start with a clock years ahead."""
+    machine = Machine(keep_s=10 * 3600)
+    machine.write(3)
+    machine.restart()
+    machine.wall_ns += 3000 * DAY_NS
+    assert machine.let_go() == []
+    return machine
+
+
+def test_a_clock_that_is_years_ahead_at_a_start_and_set_right_within_the_hour_removes_nothing() -> None:
+    machine = started_ahead()
+    machine.pass_by(DOUBTED_NS - SECOND_NS)
+    assert machine.let_go() == []
+    machine.wall_ns -= 3000 * DAY_NS
+    machine.pass_by(2 * SECOND_NS)
+    assert machine.let_go() == []
+    machine.pass_by(6 * HOUR_NS + SECOND_NS)
+    assert machine.let_go() == [0], "10 h old by the right clock"
+
+
+def test_after_an_hour_a_clock_that_is_years_ahead_counts() -> None:
+    machine = started_ahead()
+    machine.pass_by(DOUBTED_NS)
+    assert machine.let_go() == [0, 1]
+
+
+def test_segments_that_are_written_while_the_clock_is_doubted_keep_their_age() -> None:
+    machine = started_ahead()
+    machine.write(1)
+    machine.wall_ns += 3000 * DAY_NS
+    machine.write(1)
+    assert machine.let_go() == []
+    assert machine.left() == [3, 4]
+
+
+def test_a_clock_far_ahead_at_a_start_is_reported_before_anything_is_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep(tmp_path, "a-0", [Kept("t", bytes(5000), minute) for minute in range(6)], segment_bytes=8192)
+    clocks = Clocks(NOON_NS + 30 * 86_400 * SECOND_NS)
+    rules = MaintenanceRules(retain_s=86_400, scrub_bytes_per_s=0)
+    with Log(tmp_path, segment_bytes=8192, direct=False) as log:
+        log.recover()
+        maintenance = Maintenance(log, rules, InProcessWorker(OsFiles()), clock=clocks)
+        count = len(maintenance.segments())
+        for _ in range(count):
+            clocks.pass_by(maintenance.step())
+        assert log.epochs("a-0") == [(7, 0, 6)]
+        assert caplog.text.count("removal by age begins in 3600 s; set the clock of the machine") == 1
+        assert "newest_record_days=29" in caplog.text
+        clocks.pass_by(3600)
+        for _ in range(count):
+            clocks.pass_by(maintenance.step())
+        assert len(maintenance.segments()) == 1
