@@ -88,6 +88,8 @@ def restore_backup(
 def _owner_of(manifest: Manifest) -> tuple[int, int] | None:
     """User and group for restored files; None: those of this process."""
     if os.geteuid() == 0:
+        if manifest.user.isdecimal():  # a user without a name
+            return int(manifest.user), -1
         with suppress(KeyError):
             entry = pwd.getpwnam(manifest.user)
             return entry.pw_uid, entry.pw_gid

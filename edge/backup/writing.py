@@ -11,6 +11,7 @@ A backup is made in DIR.partial, which becomes DIR at the end.
 from __future__ import annotations
 
 import os
+import pwd
 import sqlite3
 import time
 from collections.abc import Callable
@@ -99,6 +100,15 @@ def total_bytes(files: BrokerFiles) -> int:
     return total
 
 
+def _owner(directory: Path) -> str:
+    """Name of the owner; its number if the machine has no name for it, as in a container."""
+    number = directory.stat().st_uid
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
 @dataclass
 class _Backup:
     files: BrokerFiles
@@ -123,7 +133,7 @@ class _Backup:
             brim=brim,
             created_ns=time.time_ns(),
             edge_id=self.files.edge_id,
-            user=self.files.state_dir.owner(),
+            user=_owner(self.files.state_dir),
             is_live=self.save is not None,
             missing=tuple(self.missing),
             files=tuple(self.copied),

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from types import ModuleType
-from typing import TypeGuard
 
 from edge.cli.color import add_color, apply_color
 from edge.cli.exit_status import Exit
@@ -70,6 +69,11 @@ VERBS = {
     "service": "install, remove or show a service of systemd",
 }
 ALIASES = {"sessions": "clients"}
+_MAY_NOT = "run as a user who may do that, or name another file"
+_REMEDIES = {
+    errno.EACCES: _MAY_NOT, errno.EPERM: _MAY_NOT, errno.EROFS: "name a file on another file system",
+    errno.ENOENT: "check the path", errno.ENOTDIR: "check the path", errno.EISDIR: "name a file",
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -141,33 +145,38 @@ def _run(verb: str, words: list[str]) -> int:
     except Exception as error:
         hint = getattr(error, "hint", None)  # of the errors of all four packages that are for people
         if isinstance(hint, str):
-            _print_error(verb, error, hint, as_json="--json" in words)
+            _print_error(verb, error, hint, str(error), as_json="--json" in words)
             return _status_of(verb, error)
-        if not _is_output_full(error):
+        if not isinstance(error, OSError) or (verb == "run" and error.filename is not None):
             raise
-        print(f"brim {verb}: its output cannot be written: {error.strerror}", file=sys.stderr)
-        print("  free space there, or write elsewhere", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        remedy = _remedy_of_file(error)
+        if remedy is None:
+            raise
+        place = "its output cannot be written" if error.filename is None else error.filename
+        _print_error(verb, error, remedy, f"{place}: {error.strerror}", as_json="--json" in words)
+        if error.filename is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.USAGE
     return status
 
 
-def _print_error(verb: str, error: Exception, hint: str, *, as_json: bool) -> None:
+def _print_error(verb: str, error: Exception, hint: str, message: str, *, as_json: bool) -> None:
     """Print an error for people, or with --json for programs, with the code that `brim explain` takes."""
     from edge.cli.error_catalog import code_of, error_lines
 
-    text = "\n".join(error_lines(verb, error, str(error), hint))
+    text = "\n".join(error_lines(verb, error, message, hint))
     if as_json:
         import json
 
-        text = json.dumps({"verb": verb, "error": str(error), "hint": hint, "code": code_of(error)})
+        text = json.dumps({"verb": verb, "error": message, "hint": hint, "code": code_of(error)})
     print(text, file=sys.stderr)
 
 
-def _is_output_full(error: Exception) -> TypeGuard[OSError]:
-    """True if standard output takes no more: other files have a name."""
-    full = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-    return isinstance(error, OSError) and error.errno in full and error.filename is None
+def _remedy_of_file(error: OSError) -> str | None:
+    """Remedy for a file that the user named, or for a full standard output; None: another error."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:  # standard output has no name
+        return "free space there, or write elsewhere"
+    return None if error.filename is None else _REMEDIES.get(error.errno or 0)
 
 
 def _status_of(verb: str, error: Exception) -> int:

@@ -81,7 +81,8 @@ def _lines(arguments: argparse.Namespace, cursor: ScanPosition) -> str:
     except FileExistsError as error:
         raise EdgeError(f"{path} is there already", hint="name another file, or remove it") from error
     except OSError as error:
-        raise EdgeError(f"{path}: {error.strerror}", hint="free space there, or see --to") from error
+        error.filename = str(path)  # a write has no name
+        raise
     return summary
 
 

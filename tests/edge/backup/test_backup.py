@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.brim_process import BrimProcess
+from tests.support.other_user import GROUP, USER, other_user_or_skip
 from tests.support.paho_client import Paho
 from tests.support.project import ROOT
 
@@ -182,6 +183,18 @@ def test_a_fifo_in_a_backup_is_damage_and_does_not_wait_for_its_writer(scene: Sc
     assert (status in (1, 2), "not a regular file" in out + error) == (True, True)
     status, _, error = scene.brim("restore", scene.backup)
     assert (status, "not a regular file" in error) == (2, True)
+
+
+def test_a_user_without_a_name_is_kept_by_number(scene: Scene) -> None:
+    other_user_or_skip()
+    scene.broker.stop()
+    state = scene.directory / "state"
+    os.chown(state, USER, GROUP)
+    assert scene.brim("backup", scene.backup)[0] == 0
+    assert json.loads((scene.backup / "manifest.json").read_text())["user"] == str(USER)
+    scene.lose_everything()
+    assert scene.brim("restore", scene.backup)[0] == 0
+    assert {path.stat().st_uid for path in (state, *state.rglob("*"))} == {USER}
 
 
 def test_the_disk_reserve_is_not_copied(scene: Scene) -> None:

@@ -1,6 +1,7 @@
 """Exit statuses of verbs that talk to a broker: 3 no broker is reachable, 4 it refused."""
 
 import errno
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +119,16 @@ def test_a_user_who_may_not_connect_is_refused(
     monkeypatch.setattr(socket, "socket", Forbidden)
     assert main(["status", "--runtime-dir", str(broker.runtime_dir)]) == Exit.REFUSED
     assert "may not talk to this broker" in capsys.readouterr().err
+
+
+def test_a_file_in_a_directory_that_is_not_there_has_a_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "absent" / "rows.csv"
+    assert main(["sql", "SELECT 1", "-o", str(file), "--state-dir", str(tmp_path)]) == Exit.USAGE
+    assert capsys.readouterr().err == f"brim sql: {file}: No such file or directory\n  check the path\n"
+    assert main(["sql", "SELECT 1", "-o", str(file), "--state-dir", str(tmp_path), "--json"]) == Exit.USAGE
+    assert json.loads(capsys.readouterr().err)["hint"] == "check the path"
 
 
 def test_the_help_lists_the_statuses(capsys: pytest.CaptureFixture[str]) -> None:
