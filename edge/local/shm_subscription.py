@@ -17,7 +17,7 @@ import select
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from edge.config.directories import StrPath
 from edge.errors import BrokerUnreachable
@@ -44,6 +44,8 @@ class Place(NamedTuple):
 
 
 Start = Literal["latest", "oldest"] | Mapping[str, Place]
+
+_NEW: Final = "new"  # start in a ring that was created while the subscription existed: at its first record
 
 
 class RingBatch:
@@ -225,18 +227,20 @@ class RingSubscription:
             self._connection = Connection(self._directory)
             answer = yield Rings(self._filters, follow=True), RingList
             for ring_info in answer.rings:
-                yield from self._take(ring_info, self._start if not self._started else "oldest")
+                yield from self._take(ring_info, self._start if not self._started else _NEW)
             self._started = True
             self._retry_s = RETRY_FIRST_S
         while self._connection.news:
-            yield from self._take(self._connection.news.popleft().ring, "oldest")
+            yield from self._take(self._connection.news.popleft().ring, _NEW)
         while self._ended:
             ended = self._ended.pop()
             self._drop(ended)
             if ended.successor is not None:
-                yield from self._take(ended.successor, "oldest")
+                yield from self._take(ended.successor, _NEW)
 
-    def _take(self, info: RingInfo, start: Start) -> Generator[tuple[Request, type[Message]], Any, None]:
+    def _take(
+        self, info: RingInfo, start: Start | Literal["new"]
+    ) -> Generator[tuple[Request, type[Message]], Any, None]:
         known = self._sources.get(info.name)
         if known is not None and known.info.epoch != info.epoch:
             known.successor = info
@@ -247,7 +251,7 @@ class RingSubscription:
         if source is not None and self._blocks_writer and info.kind == "partition":
             yield Admit(info.name, source.reader.slot), Done
 
-    def _open(self, info: RingInfo, start: Start) -> _Source | None:
+    def _open(self, info: RingInfo, start: Start | Literal["new"]) -> _Source | None:
         assert self._connection is not None
         try:
             ring = Ring.attach(info.path, owners={os.getuid(), 0, self._connection.uid})
@@ -259,19 +263,18 @@ class RingSubscription:
                 raise
             log.warning("producer ring not readable %s", pairs(name=info.name, reason=error))
             return None
-        place = start.get(info.name) if isinstance(start, Mapping) else None
         reader = ring.reader(
             name=self._name,
-            start=start if isinstance(start, str) else "oldest",
+            start="oldest" if start == _NEW or isinstance(start, Mapping) else start,
             blocks_writer=self._blocks_writer,
             verify=info.kind == "producer",
         )
         lost = 0
-        if place is not None and place.epoch == info.epoch:
+        if (offset := _first_unread(ring, start)) is not None:
             try:
-                reader.seek(place.offset)
+                reader.seek(offset)
             except OffsetGone as error:
-                lost = max(0, error.nearest - place.offset)
+                lost = max(0, error.nearest - offset)
         reader.match = self._match
         source = self._sources[info.name] = _Source(info, ring, reader, lost)
         self._unsettled = True
@@ -302,6 +305,16 @@ class RingSubscription:
         except UnicodeDecodeError:
             return False
         return any(matches(topic_filter, topic) for topic_filter in self._filters)
+
+
+def _first_unread(ring: Ring, start: Start | Literal["new"]) -> int | None:
+    """Offset of the first record that the subscription has not read; None: it begins where the ring does."""
+    if isinstance(start, Mapping):
+        place = start.get(ring.path.name)
+        if place is None or place.epoch > ring.epoch:
+            return None
+        return place.offset if place.epoch == ring.epoch else ring.first_offset
+    return ring.first_offset if start == _NEW else None
 
 
 class ShmSubscription(RingSubscription):

@@ -15,8 +15,9 @@ from brim import subscribe as subscribe_shm
 from brim.asyncio import subscribe as async_subscribe_shm
 from edge.config.schema import Stream
 from edge.errors import BrokerUnreachable, EdgeError, Refused
-from edge.local.protocol import Connection, RingInfo
+from edge.local.protocol import Connection, Produce, RingInfo, RingList
 from edge.local.shm_subscription import RingSubscription
+from ringbuf import Ring
 from tests.support.children import Child, ModuleChild
 from tests.support.local_broker import LocalBroker, small_config
 from tests.support.rings import drained, new_ring, publish_to_lap
@@ -194,6 +195,35 @@ async def test_a_ring_that_began_anew_is_read_after_the_old_one_to_its_end(confi
             assert sub.connected
             again.publish("b", b"newer")
             assert await take(sub, 1) == [b"newer"]
+
+
+async def test_losses_of_a_new_ring_are_reported_though_it_was_opened_late(config):
+    async with LocalBroker(config) as broker, async_subscribe_shm("b", runtime_dir=config.runtime_dir) as sub:
+        broker.publish("b", b"of the first ring")
+        assert await take(sub, 1) == [b"of the first ring"]
+        places = sub.places()
+        old = broker.streams.partition_of("b").ring.path
+        await broker.__aexit__(None, None, None)
+        old.with_name("default-0.ring").unlink()
+        async with LocalBroker(config) as again:
+            for _ in range(500):
+                again.publish("b", b"x" * 1000)
+            batch = await anext(sub)
+            assert batch.lost == batch[0].offset > 0
+            async with async_subscribe_shm("b", runtime_dir=config.runtime_dir, start=places) as late:
+                late_batch = await anext(late)
+                assert (late_batch.epoch, late_batch.lost) == (batch.epoch, late_batch[0].offset)
+
+
+async def test_losses_of_a_new_producer_are_reported_though_its_ring_was_opened_late(config):
+    async with LocalBroker(config), async_subscribe_shm("a/#", runtime_dir=config.runtime_dir) as sub:
+        with Connection(config.runtime_dir) as connection:
+            (info,) = (await connection.request_async(Produce("cam", "some"), RingList)).rings
+            with Ring.reattach(info.path) as ring:
+                publish_to_lap(ring.writer(), 1.5, length=1 << 20)
+                ring.writer().publish(b"last", key="a/1")
+                assert await take(sub, 1) == [b"last"]
+                assert sub.lost > 0
 
 
 @pytest.fixture
