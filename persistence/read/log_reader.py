@@ -328,14 +328,17 @@ class LogReader:
             self.stats.log_bytes += sum(len(part.view) for part in ranges)
 
     def _from(self, ring_name: str, epoch: int, offset: int) -> list[ListedSegment]:
-        """The segments that can have the offset or a later one."""
+        """The segments that can have the offset or a later one, found by bisection."""
         segments = self._tables.segments()
-        first = 0
-        for index in range(len(segments) - 1, 0, -1):
-            entry = self._tables.entry(segments[index], ring_name)
-            if entry is not None and entry.epoch == epoch and entry.next_offset <= offset:
-                first = index
-                break
+        first, low, high = 0, 1, len(segments)
+        while low < high:
+            middle = at = (low + high) // 2
+            while at < high and (entry := self._tables.entry(segments[at], ring_name)) is None:
+                at += 1
+            if at < high and entry is not None and entry[1:] <= (epoch, offset):
+                first, low = at, at + 1
+            else:
+                high = middle
         return segments[first:]
 
     def _from_position(self, ring_name: str, epoch: int, position: int) -> list[ListedSegment]:

@@ -102,11 +102,13 @@ class SegmentTables:
         `forget`: publish() did not get all of the segment before, which must be read from its file.
         """
         with self.lock:
-            self._segments = [segment for segment in self._segments if segment.base < base]
+            while self._segments and self._segments[-1].base >= base:
+                self._segments.pop()
             before = self._segments[-1] if self._segments else None
             self._segments.append(ListedSegment(base, table, live=True))
-            self._bound()
             if before is not None:
+                archived = (other for other in self._archived() if other > before.base)
+                before.ends_at = min(archived, default=base) - before.base
                 before.live = False
                 if forget:
                     before.table = None

@@ -1,10 +1,12 @@
 """Finding records by time and by topic: against a plain list of all that was written."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persistence import Log, LogReader
 from persistence.segment.extent_table import MARK_BYTES, ExtentRows, Row
+from persistence.segment.format import segment_name
 from tests.support.keyed_logs import EPOCH, many_topics, topic_records
 from tests.support.logs import DIRECTORY, Written, disk_of, recovered, typical
 from tests.support.simfiles import SimFiles
@@ -120,3 +122,34 @@ def test_a_run_that_is_damaged_whole_does_not_hide_what_lies_behind_it() -> None
     assert [it.offset for it in reader.read_topic("a-0", "a-0", 7, 1, 1 << 20)] == [3, 4]
     assert reader.seek_time("a-0", 7, 1_001) == 3
     assert len(reader.damaged) == 3
+
+
+def test_the_segment_of_an_offset_is_found_without_a_look_at_most_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also in a log with two epochs, and with a segment that has lost its header."""
+    written = Written.empty(segment_bytes=8192)
+    for epoch in (7, 9):
+        for number in range(60):
+            written.add("a-0", epoch, [bytes([number]) * 1000] * 3, first=None if number else 0)
+            written.sync()
+    bases = written.log.reader.bases()
+    assert len(bases) > 60
+    written.files.flip(f"{DIRECTORY}/{segment_name(bases[len(bases) // 2])}", 0)
+    written.files.flip(f"{DIRECTORY}/{segment_name(bases[len(bases) // 2])}", 8 * 2048)
+    reads: list[str] = []
+    opened = SimFiles.open
+
+    def counted(files: SimFiles, path: str, *, create: bool = False, mode: int | None = None) -> int:
+        reads.append(path)
+        return opened(files, path, create=create, mode=mode)
+
+    monkeypatch.setattr(SimFiles, "open", counted)
+    for epoch in (7, 9):
+        for offset in (0, 3, 90, 150):
+            reader = LogReader(written.files, DIRECTORY)
+            reader.refresh()
+            reads.clear()
+            ranges = reader.read("a-0", epoch, offset, 100)
+            assert offset <= ranges[0].offset <= offset + 6
+            assert len(reads) <= 16, (epoch, offset)
