@@ -219,11 +219,13 @@ class Client:
     async def close(self) -> None:
         """Disconnect: the broker discards the will. Subscriptions end; unacknowledged messages fail."""
         self._finish(None)
-        if self._link is not None:
-            await self._link.close()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        try:
+            if self._link is not None:
+                await self._link.close()
+        finally:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.wait([self._task])
 
     def abort(self) -> None:
         """Break the connection, as a lost line does: the broker publishes the will. Otherwise as close()."""

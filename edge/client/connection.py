@@ -182,11 +182,14 @@ class Link:
         self.flush()
         self._stop_timer()
         self._writer.close()
+        closing = asyncio.ensure_future(self._writer.wait_closed())
         try:
-            # not asyncio.timeout(): before Python 3.11.3 it ends a task that is cancelled already
-            await asyncio.wait_for(self._writer.wait_closed(), CLOSE_TIMEOUT_S)
-        except OSError:  # also TimeoutError: the broker does not read, or has gone
-            self.abort()
+            # not wait_for(): it loses a cancellation that comes together with the end of `closing`
+            await asyncio.wait((closing,), timeout=CLOSE_TIMEOUT_S)
+            if not closing.done() or closing.exception() is not None:
+                self.abort()  # the broker does not read, or has gone
+        finally:
+            closing.cancel()
 
     def abort(self) -> None:
         """Close at once; queued bytes may be lost. May be called twice."""

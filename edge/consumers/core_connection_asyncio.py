@@ -59,8 +59,9 @@ class AsyncioConnection(CoreConnection[B]):
         self._changed.set()
         try:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait((task,))  # not `await task`: a cancellation of the caller would look the same
+            if not task.cancelled():
+                task.result()  # raises what ended it
             if self._send_leave():
                 await self._await_answer()
         finally:

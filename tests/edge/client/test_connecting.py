@@ -13,6 +13,7 @@ from edge.client.connection import _explained
 from edge.client.errors import CannotConnect, ClientError, ConnectRefused, PublishRefused, SubscribeRefused
 from edge.client.options import Address, OptionFields, Reconnect, parse_url
 from edge.mqtt import ConnAck, Connect, Properties, Publish, ReasonCode, SubAck, Subscribe, Version, Will
+from tests.support.cancelling import ends_when_cancelled_on_leaving
 from tests.support.ports import free_port
 from tests.support.scripted_broker import ScriptedBroker, connect_packet, scripted
 
@@ -181,6 +182,15 @@ async def test_a_message_in_one_chunk_with_connack_is_not_lost() -> None:
         peer.send(SubAck(subscribe.packet_id, (ReasonCode.SUCCESS,)))
         assert (await receiving).payload == b"x"
         await client.close()
+
+
+async def test_a_task_that_is_cancelled_while_it_disconnects_is_still_cancelled() -> None:
+    async with scripted() as broker:
+        leaving = asyncio.create_task(ends_when_cancelled_on_leaving(edge.client.connect(broker.url)))
+        peer = await broker.connection()
+        await peer.expect(Connect)
+        peer.send(ConnAck())
+        assert await leaving
 
 
 async def test_a_unix_socket_will_do(tmp_path) -> None:

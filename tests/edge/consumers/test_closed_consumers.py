@@ -13,6 +13,7 @@ from brim import consumer, reader
 from edge.consumers.server import ConsumersEndpoint
 from edge.errors import NotOpen
 from ringbuf import Ring
+from tests.support.cancelling import ends_when_cancelled_on_leaving
 from tests.support.consumer_desk import endpoint_over
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -90,6 +91,14 @@ async def test_a_cancelled_task_is_still_cancelled(endpoint: ConsumersEndpoint) 
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+
+
+async def test_a_task_that_is_cancelled_while_it_leaves_is_still_cancelled(
+    endpoint: ConsumersEndpoint,
+) -> None:
+    records = brim_asyncio.consumer("g", "a/#", endpoint=endpoint.endpoint)
+    assert await ends_when_cancelled_on_leaving(records)
+    assert await ends_when_cancelled_on_leaving(brim_asyncio.reader("a/#", endpoint=endpoint.endpoint))
 
 
 @pytest.mark.parametrize("noun", ["consumer", "reader"])
