@@ -58,6 +58,11 @@ def backfill(drain: Drain, stream: str, partition: int, first_offset: int) -> li
             f"no records were drained of {name.ring}",
             hint="see the partitions in `brim bridge status --json`",
         )
+    if cursor.next_offset == cursor.epoch_first_offset:
+        raise InvalidCommand(
+            f"no records of {name.ring} were drained in epoch {cursor.epoch}",
+            hint="what waits is drained by itself; earlier epochs are exported: `brim segments export`",
+        )
     if not cursor.epoch_first_offset <= first_offset < cursor.next_offset:
         raise InvalidCommand(
             f"{name.ring}: offset {first_offset} is not among the drained offsets, "

@@ -329,9 +329,10 @@ def _measure(result: Inference, groups: dict[str, list[int]], payloads: Sequence
 
 
 def _lines(entry: InferredEntry) -> list[str]:
+    noun = "record" if entry.records == 1 else "records"
     lines = [
         "[[payload]]",
-        f"topic = {_quoted(entry.topic)}  # {entry.records} records of the sample",
+        f"topic = {_quoted(entry.topic)}  # {entry.records} {noun} of the sample",
         f"format = {_quoted(entry.format)}  # {_share(entry.decoded, entry.records)} of them",
         "[payload.fields]",
     ]

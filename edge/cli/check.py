@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from edge.auth.backend import AuthFiles
 from edge.auth.errors import AuthFileError
-from edge.auth.password_file import read_users
 from edge.auth.rule_warnings import rule_warnings
 from edge.auth.tenant_streams import shared_stores
 from edge.cli.exit_status import Exit
@@ -28,6 +27,7 @@ from edge.config.named_files import tls_places, unreadable_by_service
 from edge.config.schema import Config
 from edge.doctor.service import ServiceUnknown, service_of
 from edge.errors import ConfigError, EdgeError, with_hint
+from edge.web.roles import UserFile
 
 
 class ConfigVerdict(NamedTuple):
@@ -70,11 +70,7 @@ def _verdict_of(file: Path) -> ConfigVerdict:
         files = AuthFiles.read(config.auth.password_file, config.auth.acl_file)
     except AuthFileError as error:
         mistakes += error.problems
-    try:
-        if config.web.users_file is not None:
-            read_users(config.web.users_file)
-    except AuthFileError as error:
-        mistakes += error.problems
+    mistakes += _console_mistakes(config)
     if mistakes or files is None:
         return ConfigVerdict(mistakes)
     rules = rule_warnings(config, files) if files.rules is not None else ()
@@ -128,6 +124,20 @@ def _secret_mistakes(config: Config) -> Iterator[str]:
             read()
         except EdgeError as error:
             yield with_hint(error)
+
+
+def _console_mistakes(config: Config) -> Sequence[str]:
+    """Mistakes in the users of the web console: an unreadable file, or a role of a user who is not in it."""
+    web = config.web
+    if web.users_file is None:
+        return ()
+    try:
+        UserFile(web.users_file, web.admins, web.operators)
+    except AuthFileError as error:
+        return error.problems
+    except EdgeError as error:
+        return (with_hint(error),)
+    return ()
 
 
 def _log_mistakes(config: Config) -> Iterator[str]:

@@ -65,9 +65,8 @@ def _table(document: MutableMapping[str, Any], parts: Sequence[str], name: str) 
             table[part] = tomlkit.table()
         table = table[part]
         if not isinstance(table, MutableMapping):
-            raise EdgeError(
-                f"{name}: {part} is a value, not a section", hint="`brim config show` has all names"
-            )
+            kind = "a list; name one of its entries" if part in REPEATED else "a value, not a section"
+            raise EdgeError(f"{name}: {part} is {kind}", hint=f"`brim config show {part}` has all names")
         if part in FREE:
             break
     return table

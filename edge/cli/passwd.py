@@ -55,8 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     if file.exists():
         read_users(file)  # reports mistakes now, not at the next start of the broker
     if arguments.delete:
-        if not file.exists() or not delete_user(file, user):
-            raise UsageError(f"there is no user {user!r} in {file}")
+        if not file.exists():
+            raise UsageError(f"{file} does not exist", hint="check the path")
+        if not delete_user(file, user):
+            raise UsageError(f"there is no user {user!r} in {file}", hint="check the spelling")
         done = "deleted"
     else:
         done = "changed" if change_user(file, user, _stored(arguments)) else "added"

@@ -69,8 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the verb and return its exit status."""
     filters = arguments.filters or (["#"] if arguments.what == "ls" else [])
     if not filters:
-        hint = f"brim retained {arguments.what} 'plant/#'"
-        raise EdgeError(f"{arguments.what} needs a topic filter", hint=hint)
+        if arguments.what == "get":
+            raise EdgeError("get needs a topic", hint="brim retained get plant/1/setpoint")
+        raise EdgeError("clear needs a topic filter", hint="brim retained clear 'plant/#'")
     checked_filters(filters)
     with Connection(arguments.runtime_dir) as connection:
         if arguments.what == "clear":
@@ -112,6 +113,7 @@ def _get(connection: Connection, topic: str, *, as_json: bool) -> int:
             sys.stdout.buffer.write(row["payload"] + b"\n")
     if not shown:
         print(f"brim retained: {escaped(topic)} has no retained message", file=sys.stderr)
+        print("  `brim retained ls` lists the topics that have one", file=sys.stderr)
     if cut:
         print(f"brim retained: payloads are cut at {bytes_in_words(WHOLE_BYTES)}", file=sys.stderr)
         print("  use `brim sub -C 1` for a longer one", file=sys.stderr)

@@ -22,7 +22,7 @@ from bridge.sinks.interface import FileSink
 from bridge.sinks.registry import open_file_sink
 from bridge.source.partition_source import RecordBuffer, RingName
 from edge.cli.config_options import configured
-from edge.cli.humanize import bytes_in_words, count_in_words
+from edge.cli.humanize import bytes_in_words, counted
 from edge.cli.log_options import add_part_arguments, chosen_rings, status_of
 from edge.cli.progress import progress
 from edge.cli.replay_targets import Lines
@@ -107,7 +107,7 @@ async def _written(cursor: ScanPosition, file: IO[bytes]) -> str:
                 advance(cursor.passed - reported)
                 reported = cursor.passed
     await lines.flush()
-    return f"{count_in_words(count)} records exported"
+    return f"{counted(count, 'record')} exported"
 
 
 # ---- drained files ----
@@ -170,8 +170,8 @@ def _put_all(
                 behind = (epoch, epoch_first, end)
                 size, records = size + file.length, records + end - head.offset
                 advance(end - head.offset)
-    written = f"{count_in_words(files)} drained files, {bytes_in_words(size)}"
-    return f"{count_in_words(records)} records exported as {written}"
+    written = f"{counted(files, 'drained file')} of edge {edge}, {bytes_in_words(size)}"
+    return f"{counted(records, 'record')} exported as {written}"
 
 
 def _pieces(runs: Iterator[Range]) -> Iterator[list[Range]]:

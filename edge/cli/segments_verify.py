@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edge.cli.humanize import bytes_in_words, count_in_words
+from edge.cli.humanize import bytes_in_words, count_in_words, counted
 from edge.cli.progress import progress
 from edge.errors import EdgeError
 from edge.log.offline_reader import LogView
@@ -77,7 +77,7 @@ class Findings:
         """Findings for people."""
         yield from map(str, self.flaws)
         verdict = f"{len(self.flaws)} damaged places" if self.flaws else "no damage"
-        yield f"{count_in_words(self.files)} files, {bytes_in_words(self.bytes)} read: {verdict}"
+        yield f"{counted(self.files, 'file')}, {bytes_in_words(self.bytes)} read: {verdict}"
 
 
 def verify(view: LogView) -> CommandResult:

@@ -21,7 +21,7 @@ import msgspec
 from edge.cli import clients, rates
 from edge.cli.argument_types import at_least_one, positive_seconds
 from edge.cli.config_options import add_runtime_argument
-from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
+from edge.cli.humanize import bytes_in_words, count_in_words, counted, seconds_in_words
 from edge.cli.listing import Column, Row, ordered, table
 from edge.cli.screen import Screen, is_terminal
 from edge.errors import BrokerUnreachable, EdgeError
@@ -211,7 +211,7 @@ def lines(state: Row, client_rows: list[Row] | None, sort: str | None, text: str
     )
     yield (
         f"{count_in_words(state['connections'])} connected, {count_in_words(state['sessions'])} sessions, "
-        f"{count_in_words(state['topics'])} topics, {count_in_words(state['retained'])} retained, "
+        f"{counted(state['topics'], 'topic')}, {count_in_words(state['retained'])} retained, "
         f"{bytes_in_words(state['queued_bytes'])} queued, {count_in_words(state['stalls'])} stalls"
     )
     if log := state["log"]:

@@ -151,7 +151,10 @@ class Link:
         if self._error is not None:
             raise ConnectionLost(f"the connection to {self._address} ended: {self._error}") from self._error
         if self._connection.state is State.CLOSED:
-            raise ConnectionLost(f"{self._address} closed the connection")
+            raise ConnectionLost(
+                f"{self._address} closed the connection",
+                hint="the broker's log has the reason; `brim` with --reconnect connects again",
+            )
 
     def _arm(self) -> None:
         """Set the timer for the next deadline. Received packets postpone it; the timer checks that."""

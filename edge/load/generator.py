@@ -187,7 +187,7 @@ class Generator:
         if number in {errno.ECONNREFUSED, errno.ENOENT} and not counters.connected:
             raise NothingListens(
                 f"no broker listens on {self.target}",
-                hint="start one: `brim run`; or say where it is: --host, --port, --unix",
+                hint="start one: `brim run`; or name another one by --host, --port or --unix",
             )
         hints = {
             errno.EADDRNOTAVAIL: "all local ports towards this address are in use: wait a minute, or see "

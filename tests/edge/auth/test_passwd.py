@@ -70,6 +70,8 @@ def test_what_cannot_be_done_leaves_the_file_alone(tmp_path, say, capsys):
         how = [] if "--delete" in arguments else ["--password-stdin"]
         assert main(["passwd", str(file), *arguments, *how]) == 2
         assert complaint in capsys.readouterr().err
+    assert main(["passwd", str(tmp_path / "absent"), "ann", "--delete"]) == 2
+    assert "absent does not exist\n  check the path" in capsys.readouterr().err
     say("x\n")
     assert main(["passwd", str(file), "bob"]) == 2
     assert "use --password-stdin" in capsys.readouterr().err

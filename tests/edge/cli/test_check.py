@@ -55,6 +55,15 @@ def test_files_with_secrets_are_read(file: Path, capsys: pytest.CaptureFixture[s
         assert any(key in line and str(path) in line for line in mistakes), mistakes
 
 
+def test_a_role_of_the_console_needs_a_user(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    users = file.with_name("web.users")
+    users.write_text("")
+    file.write_text(f'[web]\nlisten = "127.0.0.1:8080"\nusers_file = "{users}"\noperators = ["bob"]\n')
+    assert main(["check", str(file)]) == 2
+    mistake = f"{users} has no user bob; add each with `brim passwd {users} NAME`\n"
+    assert capsys.readouterr().err == mistake
+
+
 def test_programs_get_the_verdict_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text('edge_id = "press-7"\n[[listener]]\nport = 1883\n')
     assert main(["check", str(file), "--json"]) == 0

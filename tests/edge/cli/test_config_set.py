@@ -98,6 +98,12 @@ def test_an_option_of_a_sink_may_have_dots_and_a_secret_is_not_shown(
     assert loader.load(file).bridge[0].options == {"sasl.password": "s3cret"}
 
 
+def test_a_setting_of_a_list_needs_its_entry(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert change(file, "bridge.to", "file:///srv/other") == Exit.USAGE
+    assert "bridge is a list; name one of its entries" in capsys.readouterr().err
+    assert change(file, "bridge.lake.to", "file:///srv/other") == Exit.OK
+
+
 def test_name_value_and_file_are_needed(file: Path) -> None:
     assert main(["config", "set", "limits.topics_max", "5"]) == Exit.USAGE
     assert main(["config", "set", "limits.topics_max", "--config", str(file)]) == Exit.USAGE

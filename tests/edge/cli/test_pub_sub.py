@@ -344,4 +344,4 @@ async def test_a_broken_connection_ends_sub_with_a_status(capsys: pytest.Capture
         await peer.expect(edge.mqtt.Subscribe)
         peer.close()
         assert await running_verb == Exit.CANNOT_CONNECT
-    assert "closed the connection" in capsys.readouterr().err
+    assert "closed the connection\n  the broker's log has the reason" in capsys.readouterr().err

@@ -144,6 +144,7 @@ def test_retained_messages_are_listed_printed_and_cleared(
     status, _, error = brim(capsys, broker, "retained", "get", "one")
     assert (status, "cut at 64 KiB" in error) == (Exit.INCOMPLETE, True)
     assert brim(capsys, broker, "retained", "get", "none")[0] == Exit.INCOMPLETE
+    assert "brim retained get plant/1/setpoint" in brim(capsys, broker, "retained", "get")[2]
     with connected(broker.port, "watcher") as watcher:
         watcher.sendall(encode(Subscribe(1, (Subscription("one", 0),))))
         received = 0
