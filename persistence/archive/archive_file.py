@@ -46,6 +46,9 @@ class ArchiveFile:
         self.path = path
         self.size = size
         self.catalogue = Catalogue.unpack(footer[begin:end])
+        end = max((group.place + group.length for group in self.catalogue.groups), default=0)
+        if end > size - len(footer):
+            raise FormatError(f"row group that ends at byte {end}, outside an archive of {size} bytes")
         self.damage: dict[str, str] = {}  # reason for each damaged part, by its name
         self._files = files
         self._footer_length = len(footer)

@@ -45,7 +45,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from persistence.errors import FormatError, FutureFormat
-from persistence.segment.format import CatalogueEntry, SegmentHeader, base_of_name, segment_name
+from persistence.segment.format import (
+    SEGMENT_MAGIC,
+    CatalogueEntry,
+    SegmentHeader,
+    base_of_name,
+    segment_name,
+)
 from ringbuf import crc32c
 from ringbuf.native import lib
 
@@ -131,19 +137,35 @@ class Catalogue:
                     f"archive version {version} is later than {ARCHIVE_VERSION}, the latest that this "
                     "program reads; use the program that wrote it, or a later one"
                 )
-            return cls(
-                SegmentHeader(**fields["segment"]),
-                int(fields["end"]),
-                _entries(fields["opening"]),
-                _entries(fields["closing"]),
-                [RowGroup(**group) for group in fields["groups"]],
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            header = SegmentHeader(**fields["segment"], magic=SEGMENT_MAGIC)
+            _check_numbers(*header[:-1], fields["end"])
+            opening, closing = _entries(fields["opening"]), _entries(fields["closing"])
+            groups = [RowGroup(**group) for group in fields["groups"]]
+            for group in groups:
+                _check_numbers(*group[1:])
+                _check_text(group.ring)
+            return cls(header, fields["end"], opening, closing, groups)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise FormatError(f"invalid archive catalogue of {len(text)} bytes: {error!r}") from error
 
 
 def _entries(fields: dict[str, Any]) -> dict[int, CatalogueEntry]:
-    return {int(ring_id): CatalogueEntry(*entry) for ring_id, entry in fields.items()}
+    entries = {int(ring_id): CatalogueEntry(*entry) for ring_id, entry in fields.items()}
+    for ring_id, entry in entries.items():
+        _check_numbers(ring_id, *entry[1:])
+        _check_text(entry.name)
+    return entries
+
+
+def _check_numbers(*values: object) -> None:
+    for value in values:
+        if type(value) is not int or not 0 <= value < 1 << 64:
+            raise ValueError(f"{value!r:.40} is no number of 64 bits")
+
+
+def _check_text(value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no text")
 
 
 # ---- the footer ----

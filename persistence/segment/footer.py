@@ -132,6 +132,11 @@ class GroupInfo(NamedTuple):
         """Total bytes of rows, marks and fences."""
         return _padded(self.rows_bytes) + _MARK.size * self.marks + _FENCE.size * self.fences
 
+    @property
+    def sections_bytes(self) -> int:
+        """Total bytes of all sections."""
+        return self.indexed_bytes + _TOPIC_BYTES * self.topics + _PLACE_BYTES * self.records
+
 
 def place_of(end: int) -> int:
     """Position of the footer of a segment whose log ends at `end`."""
@@ -237,7 +242,6 @@ def put(files: Files, directory: str, base: int, end: int, footer: bytes) -> Non
 
     Only if that end is known for certain, and while the file cannot be reused.  The footer is on the disk
     when this returns.  It is invisible if this raises OSError; a rest left by a crash does not verify.
-    when this returns, and not to be seen if this raises OSError; what a crash leaves of it does not verify.
     """
     handle = files.open(os.path.join(directory, segment_name(base)), create=True)
     try:
@@ -382,12 +386,15 @@ def _read(files: Files, handle: int, header: SegmentHeader, end: int) -> Footer 
     if whose != [header.seed, header.base_position, end]:
         return None
     directory_bytes = catalogue_bytes + _GROUP.size * groups
-    if directory_bytes > min(length, _DIRECTORY_MAX_BYTES):
+    room = min(length, files.size(handle) - place_of(end))
+    if directory_bytes > min(room, _DIRECTORY_MAX_BYTES):
         return None
     listed = files.read(handle, directory_bytes, place_of(end) + len(head))
     if len(listed) < directory_bytes or crc32c(listed) != crc:
         return None
     infos = [GroupInfo(*row) for row in _GROUP.iter_unpack(listed[catalogue_bytes:])]
+    if any(group.at + group.sections_bytes > room or group.rows > group.rows_bytes for group in infos):
+        return None  # a section outside the footer
     catalogue = unpack_catalogue(listed[:catalogue_bytes])
     return Footer(header, end, length, catalogue, {(group.ring_id, group.epoch): group for group in infos})
 

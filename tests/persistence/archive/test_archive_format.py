@@ -1,5 +1,6 @@
 """Format of archives: golden bytes, other versions, invalid catalogues and footers."""
 
+import json
 from pathlib import Path
 from random import Random
 
@@ -7,11 +8,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from edge.mqtt.primitives import encode_variable_integer
 from persistence.archive import Archive, ArchiveFile
-from persistence.archive.layout import Catalogue, footer_length, footer_text
+from persistence.archive.layout import (
+    CRC_TEXT,
+    JSON_TEXT,
+    MAGIC,
+    NO_CRC,
+    TOPICS_TEXT,
+    Catalogue,
+    footer_length,
+    footer_text,
+    sealed_footer,
+)
 from persistence.errors import FormatError, FutureFormat
 from tests.support.archives import archive_all, archived_records, path_of
-from tests.support.logs import DIRECTORY, typical
+from tests.support.logs import DIRECTORY, recovered, typical
 from tests.support.simfiles import SimFiles
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "persistence" / "archive-v2.parquet"
@@ -63,6 +75,45 @@ def test_an_archive_of_a_later_version_is_refused() -> None:
 def test_a_catalogue_that_cannot_be_is_refused(text: bytes) -> None:
     with pytest.raises(FormatError):
         Catalogue.unpack(text)
+
+
+@pytest.mark.parametrize("value", [None, "x", [], {}, 1.5, -1, 1 << 64, True, 1e999])
+def test_a_catalogue_with_a_value_that_is_no_number_is_refused(value: object) -> None:
+    catalogue = json.loads(ArchiveFile.open(golden(), DIRECTORY, 0).catalogue.pack())
+    entry = next(iter(catalogue["opening"].values()))
+    places = [(catalogue, "end"), (entry, 1), (entry, 2)]
+    for numbers in (catalogue["segment"], catalogue["groups"][0]):
+        places += [(numbers, name) for name in numbers if name != "ring"]
+    for numbers, name in places:
+        before, numbers[name] = numbers[name], value
+        with pytest.raises(FormatError):
+            Catalogue.unpack(json.dumps(catalogue).encode())
+        numbers[name] = before
+    assert Catalogue.unpack(json.dumps(catalogue).encode()).groups
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"version": 1e999}', b'{"version": 2, "groups": [7]}'])
+def test_a_start_leaves_out_an_archive_whose_catalogue_cannot_be(text: bytes) -> None:
+    files = golden()
+    # Thrift's compact protocol writes lengths as MQTT does
+    pairs = ((JSON_TEXT.encode(), text), (TOPICS_TEXT.encode(), b""), (CRC_TEXT.encode(), NO_CRC))
+    footer = b"".join(
+        b"\x18" + bytes([len(name)]) + name + b"\x18" + encode_variable_integer(len(value)) + value
+        for name, value in pairs
+    )
+    footer += len(footer).to_bytes(4, "little") + MAGIC
+    files.names[path_of(0)].cache[:] = MAGIC + sealed_footer(footer)
+    log, report = recovered(files)
+    assert report.segments == 0
+    assert log.epochs("a-0") == []
+    assert list(log.reader.archive.unreadable) == [0]
+
+
+def test_an_archive_with_a_row_group_outside_it_is_refused() -> None:
+    files = golden()
+    del files.names[path_of(0)].cache[4:5]
+    with pytest.raises(FormatError, match="outside an archive"):
+        ArchiveFile.open(files, DIRECTORY, 0)
 
 
 @pytest.mark.parametrize("tail", [b"", b"PAR1", b"\0\0\0\0PAR2", b"\xff\xff\xff\xffPAR1", b"\x10\0\0\0PAR1"])

@@ -1,6 +1,7 @@
 """Footers: what is read by one is what is read without, whatever becomes of it."""
 
 import errno
+import struct
 from collections.abc import Iterator
 from operator import sub
 from pathlib import Path
@@ -17,7 +18,7 @@ from persistence.maintenance.maintenance import Maintenance, MaintenanceRules
 from persistence.segment import footer
 from persistence.segment.format import SegmentHeader, segment_name
 from persistence.segment.scan import DamagedRange, read_header
-from ringbuf import FLAG_UNCHECKED
+from ringbuf import FLAG_UNCHECKED, crc32c
 from tests.support.cached_files import cached_bytes, forgets
 from tests.support.in_process_worker import InProcessWorker
 from tests.support.keyed_logs import EPOCH, CountingFiles, keyed, many_topics, topic_records
@@ -139,6 +140,29 @@ def test_a_footer_that_is_cut_or_overwritten_is_not_believed(at: int, seed: int)
     reader = reader_of(files)
     assert list(everything(reader, written)) == expected
     assert reader.damaged == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "code"),
+    [("at", "Q"), ("records", "Q"), ("rows", "I"), ("rows_bytes", "I"), ("marks", "I"), ("topics", "I")],
+)
+def test_a_footer_with_a_section_outside_it_is_not_believed(field: str, code: str) -> None:
+    """With valid checksums."""
+    files, log, written = tended(30)
+    expected = list(everything(reader_of(files), written))
+    base = log.reader.bases()[0]
+    data = files.names[f"{DIRECTORY}/{segment_name(base)}"].cache
+    place = footer.place_of(log.reader.end_of(base) or 0)
+    groups, catalogue_bytes = struct.unpack_from("<II", data, place + 40)
+    at = {"records": 24, "at": 56, "rows": 64, "rows_bytes": 68, "marks": 72, "topics": 76}[field]
+    listed = place + 64
+    end = listed + catalogue_bytes + 88 * groups
+    for value in {"Q": (1 << 63, (1 << 64) - 1), "I": (1 << 31, (1 << 32) - 1)}[code]:
+        struct.pack_into(f"<{code}", data, listed + catalogue_bytes + at, value)
+        struct.pack_into("<I", data, place + 48, crc32c(bytes(data[listed:end])))
+        struct.pack_into("<I", data, place + 60, crc32c(bytes(data[place : place + 60])))
+        assert reader_of(files).segments()[0].indexed is False
+        assert list(everything(reader_of(files), written)) == expected
 
 
 def test_a_footer_of_an_earlier_life_of_the_file_is_foreign() -> None:
