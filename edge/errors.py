@@ -10,7 +10,7 @@
         BrokerUnreachable     a ConnectionError: no broker answers
             AccessDenied      a PermissionError: this user may not connect to the control socket
             NoAnswer          a TimeoutError: the broker is there and did not answer in time
-        NotOpen               a RuntimeError: used outside `with`
+        NotOpen               a RuntimeError: used outside `with`, or in a forked child
         Refused               the broker refused the request
         ControlError          an invalid request or answer on the control socket
         FrameError            an invalid ZeroMQ message
@@ -99,7 +99,12 @@ class NoAnswer(BrokerUnreachable, TimeoutError):
 
 
 class NotOpen(EdgeError, RuntimeError):
-    """A consumer or client that is used before `with` or after its end."""
+    """A consumer, client or subscription that is used before `with`, after its end, or in a forked child."""
+
+
+def opened_before_fork(noun: str) -> NotOpen:
+    """Error of a forked child that uses a connection of its parent: their threads are in the parent only."""
+    return NotOpen(f"the {noun} was opened before a fork", hint="open another one in the child")
 
 
 class Refused(EdgeError):

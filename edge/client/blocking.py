@@ -12,6 +12,7 @@ edge.client.Client does.  Any thread may call any method.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections import deque
@@ -25,7 +26,7 @@ from edge.client.client import Payload
 from edge.client.options import DEFAULT_URL, OptionFields, Options
 from edge.client.subscriptions import Message
 from edge.client.subscriptions import Subscription as AsyncSubscription
-from edge.errors import NotOpen
+from edge.errors import NotOpen, opened_before_fork
 from edge.mqtt import Properties
 from edge.mqtt.properties import NO_PROPERTIES
 
@@ -51,6 +52,7 @@ class Client:
         self._client = asynchronous.Client(url, options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._pid = 0  # of the process with that thread
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
 
     def publish(
@@ -133,6 +135,7 @@ class Client:
 
     def __enter__(self) -> Self:
         loop = self._loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
         thread = threading.Thread(target=loop.run_forever, name="mqtt client", daemon=True)
         self._thread = thread
         thread.start()
@@ -158,7 +161,7 @@ class Client:
     def _close(self, ending: Coroutine[Any, Any, None]) -> None:
         """Run the last coroutine of the loop, and end the thread."""
         loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
+        if loop is None or thread is None or self._pid != os.getpid():  # the parent closes it
             ending.close()
             return
         self._run(ending)
@@ -167,17 +170,22 @@ class Client:
     def _opened(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             raise NotOpen("the client is not open", hint="use it inside `with`")
+        if self._pid != os.getpid():
+            raise opened_before_fork("client")
         return self._loop
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine on the client's loop; it is cancelled if this thread is interrupted."""
-        if self._loop is None or threading.current_thread() is self._thread:
+        try:
+            loop = self._opened()
+            if threading.current_thread() is self._thread:  # it would wait for itself
+                raise NotOpen(
+                    "a method was called in a callback of this client", hint="call it in another thread"
+                )
+        except NotOpen:
             work.close()
-        if threading.current_thread() is self._thread:  # it would wait for itself
-            raise NotOpen(
-                "a method was called in a callback of this client", hint="call it in another thread"
-            )
-        result = asyncio.run_coroutine_threadsafe(work, self._opened())
+            raise
+        result = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return result.result()
         except BaseException:

@@ -7,6 +7,7 @@ batches. client.py and reader.py use the blocking form, client_asyncio.py and re
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import Generic, Protocol, Self, TypeVar
@@ -15,7 +16,7 @@ import zmq
 
 from edge.consumers.client_socket import ClientSocket, Curve, unreachable
 from edge.consumers.protocol import Answer, RequestMessage
-from edge.errors import InvalidArgument, NotOpen, Refused
+from edge.errors import InvalidArgument, NotOpen, Refused, opened_before_fork
 
 SLICE_S = 0.1  # the longest sleep: then the connection is looked at
 LEAVE_MS = 500  # for the answer to the last request
@@ -73,11 +74,18 @@ class CoreConnection(Generic[B]):
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._client_socket: ClientSocket | None = None
         self._is_closed = False
+        self._pid = 0  # of the process that has opened the socket
 
     def _opened(self) -> ClientSocket:
         if self._client_socket is None or self._is_closed:
             raise self._not_open()
+        if self._is_forked():
+            raise opened_before_fork(self._noun)
         return self._client_socket
+
+    def _is_forked(self) -> bool:
+        """True in a forked child: the parent has the threads of the socket, and closes it."""
+        return self._pid != os.getpid()
 
     def _not_open(self) -> NotOpen:
         state = "closed" if self._is_closed else "not open"
@@ -96,6 +104,7 @@ class CoreConnection(Generic[B]):
 
     def _open(self) -> None:
         self._is_closed = False
+        self._pid = os.getpid()
         self._context = zmq.Context()
         self._client_socket = ClientSocket(self._context, self._endpoint, self._curve)
 
@@ -143,7 +152,7 @@ class BlockingConnection(CoreConnection[B]):
 
         From any thread: a method that waits in another one raises NotOpen.
         """
-        if self._client_socket is None:
+        if self._client_socket is None or self._is_forked():
             return
         self._is_closed = True
         with self._using:

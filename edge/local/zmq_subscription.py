@@ -5,6 +5,7 @@ zmq_subscription_asyncio.py has the form for asyncio, with the same methods.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,7 @@ from typing import Any, Self
 import zmq
 
 from edge.config.directories import StrPath, runtime_directory
-from edge.errors import FrameError
+from edge.errors import FrameError, NotOpen, opened_before_fork
 from edge.local.filters import checked_filters
 from edge.local.zmq_frames import TOPICS_MAX, Continuity, Header, decode, prefix_of
 from edge.mqtt.topic_filters import matches
@@ -48,6 +49,7 @@ class FrameSubscription:
         self._continuity = Continuity()
         self._accepted: dict[str, bool] = {}
         self._taken: deque[Arrival] = deque()
+        self._pid = os.getpid()
         self._context = self._context_type()
         self._socket: Any = self._context.socket(zmq.SUB)
         self._socket.set(zmq.RCVHWM, receive_high_water)
@@ -67,8 +69,16 @@ class FrameSubscription:
         self._socket.close()
         self._context.term()
 
+    def _check_open(self) -> None:
+        """Raise NotOpen if the socket cannot be used."""
+        if self._socket.closed:
+            raise NotOpen("the subscription is closed", hint="make another one to continue")
+        if self._pid != os.getpid():
+            raise opened_before_fork("subscription")
+
     def _take_queued(self) -> bool:
         """Take what ZeroMQ has queued, at most one batch; True if a message can be handed out."""
+        self._check_open()
         with suppress(zmq.Again):
             for _ in range(BATCH_MESSAGES):
                 self._take(self._directly.recv_multipart(zmq.NOBLOCK))

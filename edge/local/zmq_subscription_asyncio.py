@@ -44,6 +44,7 @@ class ZmqSubscription(FrameSubscription):
 
     async def __anext__(self) -> Arrival:
         while not self._taken:
+            self._check_open()
             self._take(await self._socket.recv_multipart())
             self._take_queued()  # without a Future for each
         return self._taken.popleft()

@@ -8,25 +8,8 @@ import pytest
 
 from ringbuf import Ring, errors
 from tests.support.children import Child
+from tests.support.forked import in_child
 from tests.support.rings import drained, new_ring, payload_of
-
-
-def in_child(work: Callable[[], object]) -> str:
-    """Result or error of `work` in a forked child, as text."""
-    end, begin = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            said = repr(work())
-        except BaseException as error:  # noqa: BLE001
-            said = f"{type(error).__name__}: {error}"
-        os.write(begin, said.encode())
-        os._exit(0)
-    os.close(begin)
-    with open(end) as pipe:
-        said = pipe.read()
-    os.waitpid(pid, 0)
-    return said
 
 
 def test_everything_of_the_parent_is_refused(ring: Ring) -> None:
