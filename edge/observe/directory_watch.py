@@ -39,6 +39,8 @@ RESTART = "put it back, or restart the broker"
 
 Identity = tuple[int, int]  # device, inode
 
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP}
+
 
 class Missing(NamedTuple):
     """A missing file or directory. `key`: state_dir, runtime_dir, ring, log, zmq or consumers."""
@@ -59,6 +61,7 @@ class DirectoryWatch:
         self._logs = logs
         self._known: dict[tuple[str, str], Identity] = {}  # (key, path)
         self._known_log: dict[str, Identity] = {}  # by path
+        self._known_active: dict[str, tuple[tuple[str, int], Identity]] = {}  # by directory of the log
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="brim-directories", daemon=True)
 
@@ -110,11 +113,22 @@ class DirectoryWatch:
                     return Missing("log", path)
             elif _is_gone(path, known):
                 return Missing("log", path)
-        active = each.active_path
+        active = each.active_file
         # unless the segment was sealed meanwhile
-        if active and not os.path.lexists(active) and each.active_path == active:
-            return Missing("log", active)
+        if active[0] and self._is_replaced(each.directory, active) and each.active_file == active:
+            return Missing("log", active[0])
         return None
+
+    def _is_replaced(self, directory: str, active: tuple[str, int]) -> bool:
+        """True if the active segment of a log is gone; at the first look its identity is noted."""
+        known_file, known = self._known_active.get(directory, (("", 0), (0, 0)))
+        if known_file == active:
+            return _is_gone(active[0], known)
+        try:
+            self._known_active[directory] = active, _identity(Path(active[0]))
+        except OSError as error:
+            return error.errno in _GONE
+        return False
 
 
 def _identity(path: Path) -> Identity:
@@ -127,4 +141,4 @@ def _is_gone(path: str, known: Identity) -> bool:
     try:
         return _identity(Path(path)) != known
     except OSError as error:
-        return error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
+        return error.errno in _GONE

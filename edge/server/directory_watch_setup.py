@@ -34,13 +34,14 @@ def watch_directories(
         state = next((entry for entry in watch.missing if entry.key == "state_dir"), None)
         refuse_consumers(_reason(state) if state is not None else "")
         if logs is not None:
-            logs.lose({str(log.directory): _why(log.directory, watch.missing) for log in logs.logs()})
+            directories = {log.directory for log in logs.logs()}
+            logs.lose({log: _why(log, directories, watch.missing) for log in directories})
 
     watch.on_change.append(follow)
     return watch
 
 
-def _why(directory: str, missing: Iterable[Missing]) -> str:
+def _why(directory: str, directories: set[str], missing: Iterable[Missing]) -> str:
     """Reason why the log in that directory accepts no records; "" if it does.
 
     Without the state directory a restart knows neither sessions nor epochs. So no log may promise durability
@@ -49,7 +50,9 @@ def _why(directory: str, missing: Iterable[Missing]) -> str:
     of_log = (
         entry
         for entry in missing
-        if entry.key == "log" and directory in {entry.path, os.path.dirname(entry.path)}
+        if entry.key == "log"
+        # the directory of a log, or a file in it; logs of single rings lie in that of worker 0
+        and directory == (entry.path if entry.path in directories else os.path.dirname(entry.path))
     )
     entry = next(of_log, None) or next((other for other in missing if other.key == "state_dir"), None)
     return _reason(entry) if entry is not None else ""

@@ -326,10 +326,10 @@ class Log(SealedSegments):
             self._begin()
 
     @property
-    def active_path(self) -> str:
-        """Path of the active segment's file, "" without one.  From any thread."""
+    def active_file(self) -> tuple[str, int]:
+        """Path and salt of the active segment, "" and 0 without one.  From any thread."""
         active = self._active
-        return active.path if active is not None else ""
+        return (active.path, active.header.salt) if active is not None else ("", 0)
 
     # ---- numbers, from any thread ----
 

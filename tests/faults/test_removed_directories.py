@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,42 @@ def test_a_log_elsewhere_whose_files_are_removed_takes_no_records(
         assert site.publish("process") in STORED
         assert site.shown().returncode == 1
         broker.stop()
+
+
+@pytest.mark.parametrize(
+    "put", [Path.mkdir, lambda path: path.write_bytes(b"x"), lambda path: path.symlink_to(path)]
+)
+def test_an_active_segment_that_is_replaced_takes_no_records(
+    site: Site, put: Callable[[Path], object]
+) -> None:
+    """Not even of a file with the same bytes: those that follow would be in a file without a name."""
+    with site.broker() as broker:
+        assert site.publish("disk") in STORED
+        assert site.status()["missing"] == []
+        active = max(site.log_dir.glob("*.log"))
+        aside = active.rename(site.directory / "aside")
+        put(active)
+        wait_until(lambda: [it["path"] for it in site.status()["missing"]] == [str(active)])
+        wait_until(lambda: site.publish("disk") is ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+        assert site.publish("process") in STORED
+        if active.is_dir():
+            active.rmdir()
+        aside.rename(active)
+        wait_until(lambda: site.publish("disk") in STORED)
+        assert broker.stop()[0] == 0
+
+
+def test_a_removed_log_of_one_ring_refuses_only_its_stream(site: Site) -> None:
+    site.config.write_text(
+        site.config.read_text().replace('durability = "disk"', 'durability = "disk"\nisolated = true')
+    )
+    with site.broker() as broker:
+        assert {site.publish(level) for level in LEVELS} <= STORED
+        shutil.rmtree(site.log_dir / "disk-0")
+        wait_until(lambda: site.publish("disk") is ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+        assert site.publish("interval") in STORED
+        _, _, log = broker.stop()
+        assert log.count("log stopped: it accepts no records") == 1
 
 
 def test_a_removed_runtime_directory_is_reported_and_clients_are_served(tmp_path: Path) -> None:

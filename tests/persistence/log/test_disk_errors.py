@@ -172,7 +172,7 @@ def test_a_failed_write_ends_its_segment_even_if_the_log_must_not_write_any_more
     desk.files.hook = block
     desk.writer.run()
     desk.files.hook = None
-    assert desk.log.active_path == ""
+    assert desk.log.active_file == ("", 0)
     desk.writer.step()
     assert durable(ring) < end(ring)
     desk.writer.blocked = ""
