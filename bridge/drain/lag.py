@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from bridge.drain.drain import Drain
 from bridge.drain.loss_report import VanishedRange
 from bridge.drain.losses import OVERWRITTEN, RETENTION
+from bridge.errors import BridgeError
 from bridge.format.cursor import Cursor
-from bridge.source.partition_source import PartitionSource, RingName
+from bridge.source.partition_source import PartitionSource, RecordBuffer, RingName
 from persistence.errors import LogError
 from ringbuf.errors import RingError
 
@@ -54,11 +55,14 @@ class LagMeter:
         # records that wait, and that are in neither ring nor log
         self.gone: dict[RingName, VanishedRange] = {}
         self._gone_at = float("-inf")
+        # (epoch, offset) and timestamp of the first record that waits, if the drain has not read it
+        self._first: dict[RingName, tuple[tuple[int, int], int]] = {}
 
     def lags(self) -> list[PartitionLag]:
         """Lag of each partition at this moment."""
         for name in [name for name in self._inflows if name not in self._drain.partitions.sources]:
             del self._inflows[name]
+            self._first.pop(name, None)
         sources = list(self._drain.partitions.sources.values())
         if (now := self._drain.clock.monotonic()) >= self._gone_at + GONE_S:
             self._gone_at = now
@@ -107,12 +111,26 @@ class LagMeter:
         if cursor is not None and cursor.ahead:
             drained = sum(end - first for first, end in cursor.ahead[:-1])
             waiting = cursor.ahead[-1][0] - offset - drained
-        oldest_ns = drain.oldest_ns_of(name)
-        if records > 0 and oldest_ns is not None:
-            age_s = drain.clock.age_s(oldest_ns)
+        if records > 0:
+            oldest_ns = drain.oldest_ns_of(name) or self._first_ns(source, epoch, offset)
+            age_s = drain.clock.age_s(oldest_ns) if oldest_ns is not None else 0.0
         if records > 0:
             age_s = max(age_s, drain.partitions.blocked_s(name))
         return PartitionLag(*name, epoch, offset, max(records, 0), length, age_s, waiting, left_s, error)
+
+    def _first_ns(self, source: PartitionSource, epoch: int, offset: int) -> int | None:
+        """Timestamp of the first record that waits, read once: a drain without its sink reads nothing."""
+        known = self._first.get(source.name)
+        if known is not None and known[0] == (epoch, offset):
+            return known[1]
+        try:
+            batch = source.read(epoch, offset, 1, RecordBuffer())
+        except (BridgeError, LogError, RingError, OSError):
+            return None  # the drain reports it
+        if batch is None:
+            return None
+        self._first[source.name] = (epoch, offset), batch.first_timestamp_ns
+        return batch.first_timestamp_ns
 
     def _left_s(self, source: PartitionSource, lag_bytes: int) -> float | None:
         capacity = source.capacity()

@@ -97,6 +97,8 @@ class PublishRefused(ClientError):
 
     def __init__(self, topic: str, reason_code: ReasonCode) -> None:
         hint = _write_hint(topic) if reason_code is ReasonCode.NOT_AUTHORIZED else ""
+        if reason_code is ReasonCode.QUOTA_EXCEEDED:
+            hint = "a limit, a quota, or a full ring or disk: `brim status` of the broker has the cause"
         super().__init__(f"the message to {topic!a} was refused: {reason_code.words}", hint=hint)
         self.topic = topic
         self.reason_code = reason_code

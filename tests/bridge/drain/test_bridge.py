@@ -187,6 +187,26 @@ def test_who_looks_at_a_bridge_that_is_paused_from_its_start_sees_what_waits(
         assert drained(tmp_path) == []
 
 
+@pytest.mark.parametrize("drained_before", [0, 10])
+def test_the_age_of_waiting_records_is_known_while_the_sink_is_away_from_the_start(
+    runtime_directory: Path, tmp_path: Path, drained_before: int
+) -> None:
+    share = tmp_path / "share"
+    chosen = settings(runtime_directory, tmp_path, to=(share / "lake").as_uri())
+    with ring(runtime_directory) as made:
+        if drained_before:
+            share.mkdir()
+            publish(made, drained_before)
+            with running(chosen) as bridge:
+                assert bridge.flush(20)
+            share.rename(tmp_path / "away")
+        publish(made, 10)
+        with running(chosen) as bridge:
+            wait_until(lambda: bridge.state().lag_records == 10)
+            wait_until(lambda: bridge.state().lag_s > 0)
+            assert bridge.state().condition == "retrying"
+
+
 @pytest.mark.parametrize("arrived", [True, False])
 def test_a_paused_bridge_knows_if_a_file_arrived_before_it_was_killed_and_sends_none(
     runtime_directory: Path, tmp_path: Path, arrived: bool

@@ -159,8 +159,9 @@ async def test_a_refused_message_says_why(qos: int, answer: type[PubAck | PubRec
         publishing = asyncio.create_task(client.publish("a", b"x", qos))
         packet = await peer.expect(Publish)
         peer.send(answer(packet.packet_id, ReasonCode.QUOTA_EXCEEDED))
-        with pytest.raises(PublishRefused, match="'a' was refused: quota exceeded"):
+        with pytest.raises(PublishRefused, match="'a' was refused: quota exceeded") as refused:
             await publishing
+        assert "full ring or disk" in refused.value.hint
         assert client.in_flight == 0
 
 
