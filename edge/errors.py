@@ -107,6 +107,12 @@ def opened_before_fork(noun: str) -> NotOpen:
     return NotOpen(f"the {noun} was opened before a fork", hint="open another one in the child")
 
 
+def invalid_endpoint(endpoint: str, why: str) -> InvalidArgument:
+    """Error of an endpoint that ZeroMQ does not accept."""
+    hint = "write it like tcp://127.0.0.1:5556 or ipc:///run/brim/NAME.sock"
+    return InvalidArgument(f"invalid endpoint {endpoint!r}: {why}", hint=hint)
+
+
 class Refused(EdgeError):
     """The broker understood the request and refused it."""
 

@@ -566,9 +566,11 @@ def _check_geometry(name: str, capacity_bytes: int, epoch: int) -> None:
         capacity_bytes & (capacity_bytes - 1)
         or not CAPACITY_MIN_BYTES <= capacity_bytes <= CAPACITY_MAX_BYTES
     ):
+        next_up = 1 << max(capacity_bytes - 1, 1).bit_length()
+        nearest = min(max(next_up, CAPACITY_MIN_BYTES), CAPACITY_MAX_BYTES)
         raise RingError(
             f"capacity_bytes {capacity_bytes} must be a power of two from {CAPACITY_MIN_BYTES} to "
-            f"{CAPACITY_MAX_BYTES}; the next one up is {1 << max(capacity_bytes - 1, 1).bit_length()}"
+            f"{CAPACITY_MAX_BYTES}; the nearest is {nearest}"
         )
     if not 0 <= epoch < 1 << 32:
         raise RingError(f"epoch {epoch} must fit 32 bits")

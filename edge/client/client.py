@@ -57,6 +57,7 @@ from edge.mqtt import (
     Version,
     check_filter,
     check_name,
+    encode,
     payload_bytes,
 )
 from edge.mqtt import Subscription as Wanted
@@ -112,6 +113,10 @@ class Client:
             password=target.password if options.password is None else options.password,
         )
         self.client_id = options.client_id or random_client_id()
+        try:  # a text that is too long, for example
+            encode(self._options.connect_packet(self.client_id), self._version)
+        except ProtocolError as error:
+            raise InvalidRequest(error) from error
         self.session_present = False  # True if the broker knew this client at the last connect
         self.reconnects = 0
         self._identifiers = PacketIdentifiers(random.randint(1, 65_535))

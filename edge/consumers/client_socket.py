@@ -14,7 +14,7 @@ import zmq
 
 from edge.config.directories import StrPath, runtime_directory
 from edge.consumers.protocol import PROTOCOL, Answer, Message, RequestMessage
-from edge.errors import BrokerUnreachable, ControlError, NoAnswer
+from edge.errors import BrokerUnreachable, ControlError, NoAnswer, invalid_endpoint
 from edge.rpc import client as rpc
 from edge.rpc.protocol import encode, expect
 
@@ -41,6 +41,8 @@ def endpoint_of(runtime_dir: StrPath | None, endpoint: str) -> str:
 class ClientSocket:
     """A socket that reconnects by itself. It queues nothing while there is no broker.
 
+    Raises InvalidArgument, ControlError, OSError and ValueError, and then ends `context`.
+
     ZeroMQ reconnects on its own thread. So a program that is busy while the broker starts again would not see
     that requests to the former broker are lost, and would wait for their answers.
     """
@@ -55,9 +57,16 @@ class ClientSocket:
         socket.set(zmq.RECONNECT_IVL, RECONNECT_FIRST_MS)
         socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
         self._losses = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        if curve is not None:
-            _encrypt(socket, curve)
-        socket.connect(endpoint)
+        try:
+            if curve is not None:
+                _encrypt(socket, curve)
+            socket.connect(endpoint)
+        except (zmq.ZMQError, OSError, ValueError, ControlError) as error:
+            self.close()
+            context.term()
+            if isinstance(error, zmq.ZMQError):
+                raise invalid_endpoint(endpoint, error.strerror) from error
+            raise
 
     @property
     def connected(self) -> bool:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, get_args
 
 from edge.config.directories import StrPath
 from edge.consumers.ack_result import AckResult, Offsets, offset_of, result_of
 from edge.consumers.client_socket import Curve, endpoint_of
 from edge.consumers.client_state import ConsumerBatch, ConsumerCore, ConsumerSettings
-from edge.consumers.core_connection import CoreConnection, check_argument
+from edge.consumers.core_connection import CoreConnection, check_argument, check_filters
 from edge.consumers.delivery_settings import DeliverySettings, invalid_value
 from edge.consumers.groups import Mode
 from edge.consumers.protocol import (
     BATCH_MAX_BYTES,
+    GROUP_PATTERN,
     IN_FLIGHT_MAX,
     PRIORITY_MAX,
     SESSION_MAX_S,
@@ -29,7 +31,6 @@ from edge.consumers.protocol import (
 from edge.consumers.replay_clock import SPEED_MAX, SPEED_MIN
 from edge.consumers.start_place import GroupStart, start_place
 from edge.errors import InvalidArgument
-from edge.local.filters import checked_filters
 from ringbuf import Record
 
 Result = TypeVar("Result")  # AckResult, or a coroutine of it
@@ -64,6 +65,7 @@ class ConsumerConnection(CoreConnection[ConsumerBatch], ABC, Generic[Result]):
         endpoint: str = "",
         curve: Curve | None = None,
     ) -> None:
+        _check_names(group, mode)
         if ahead < 1:
             hint = "a consumer that fetches nothing ahead receives nothing"
             raise InvalidArgument(f"invalid ahead {ahead} (allowed: 1 or more)", hint=hint)
@@ -76,7 +78,7 @@ class ConsumerConnection(CoreConnection[ConsumerBatch], ABC, Generic[Result]):
         core = ConsumerCore(
             ConsumerSettings(
                 group,
-                checked_filters(filters),
+                check_filters(filters),
                 mode,
                 start_place(start),
                 name,
@@ -157,6 +159,17 @@ class ConsumerConnection(CoreConnection[ConsumerBatch], ABC, Generic[Result]):
         if not isinstance(answer, Acked):
             self._core.refused += result.refused
         return result
+
+
+def _check_names(group: str, mode: str) -> None:
+    """Raise InvalidArgument for a name that the broker would not accept."""
+    if not re.search(GROUP_PATTERN, group):
+        hint = "write 1 to 64 of A-Z, a-z, 0-9, ., _ and -, a letter or digit first"
+        raise InvalidArgument(f"invalid group name {group!r}", hint=hint)
+    if mode not in (modes := get_args(Mode)):
+        allowed = ", ".join(map(repr, modes))
+        hint = "'ordered' keeps the order of each topic, 'queue' shares all records"
+        raise InvalidArgument(f"invalid mode {mode!r} (allowed: {allowed})", hint=hint)
 
 
 def _delivery(

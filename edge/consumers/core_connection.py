@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterable
 from typing import Generic, Protocol, Self, TypeVar
 
 import zmq
 
 from edge.consumers.client_socket import ClientSocket, Curve, unreachable
-from edge.consumers.protocol import Answer, RequestMessage
+from edge.consumers.protocol import FILTERS_MAX, Answer, RequestMessage
 from edge.errors import InvalidArgument, NotOpen, Refused, opened_before_fork
+from edge.local.filters import checked_filters
 
 SLICE_S = 0.1  # the longest sleep: then the connection is looked at
 LEAVE_MS = 500  # for the answer to the last request
@@ -31,6 +33,15 @@ def check_argument(
     """Raise InvalidArgument unless least <= value <= most."""
     if not least <= value <= most:
         raise InvalidArgument(f"invalid {name} {value} (allowed: {least} to {most})", hint=hint)
+
+
+def check_filters(filters: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the filters as a tuple. Raises InvalidArgument for an invalid one, none, or too many."""
+    names = checked_filters(filters)
+    if len(names) > FILTERS_MAX:
+        hint = "name fewer, with wildcards"
+        raise InvalidArgument(f"{len(names)} topic filters (allowed: {FILTERS_MAX})", hint=hint)
+    return names
 
 
 class Core(Protocol[B_co]):

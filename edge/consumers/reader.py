@@ -17,13 +17,12 @@ from collections.abc import Iterable, Mapping
 
 from edge.config.directories import StrPath
 from edge.consumers.client_socket import Curve, endpoint_of
-from edge.consumers.core_connection import BlockingConnection, CoreConnection, check_argument
+from edge.consumers.core_connection import BlockingConnection, CoreConnection, check_argument, check_filters
 from edge.consumers.protocol import BATCH_MAX_BYTES
 from edge.consumers.reader_state import PartitionBatch, ReaderCore, ReaderStart
 from edge.consumers.replay_clock import SPEED_MAX, SPEED_MIN
 from edge.consumers.start_place import OFFSET_MAX, time_words, unix_ns
 from edge.errors import InvalidArgument
-from edge.local.filters import checked_filters
 from edge.local.shm_subscription import Place
 
 EPOCH_MAX = (1 << 32) - 1
@@ -51,7 +50,7 @@ class ReaderConnection(CoreConnection[PartitionBatch]):
             check_argument("speed", speed, SPEED_MIN, SPEED_MAX, "1 is the original speed")
         _check_start(start)
         check_argument("batch_bytes", batch_bytes, 1, BATCH_MAX_BYTES)
-        core = ReaderCore(checked_filters(filters), start, speed, batch_bytes)
+        core = ReaderCore(check_filters(filters), start, speed, batch_bytes)
         super().__init__(core, endpoint_of(runtime_dir, endpoint), curve, connect_timeout_s)
 
     @property

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from edge.config.directories import StrPath
-from edge.errors import BrokerUnreachable
+from edge.errors import BrokerUnreachable, InvalidArgument, NotOpen
 from edge.local.filters import checked_filters
 from edge.local.protocol import Admit, Connection, Done, Message, Request, RingInfo, RingList, Rings
 from edge.local.ring_poll import RingPoll
@@ -32,6 +32,7 @@ from ringbuf.errors import Evicted, OffsetGone, Overrun, RingError
 log = logging.getLogger(__name__)
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 1.0  # a restart takes well under a second, or a person is needed
+LIMIT_MAX = 1 << 20  # records of one batch (ringbuf/c/python/py_batch.c)
 PRESENT_S = 1.0  # patience with a ring that has no readable record before its end
 SLICE_S = 0.2  # of waiting for one ring without asyncio, before the control socket is checked
 
@@ -123,10 +124,13 @@ class RingSubscription:
         name: str = "",
         limit: int = 256,  # enough for a low cost per record, few enough that overruns are rare
     ) -> None:
+        if not 1 <= limit <= LIMIT_MAX:
+            hint = "set the highest number of records of one batch"
+            raise InvalidArgument(f"invalid limit {limit} (allowed: 1 to {LIMIT_MAX})", hint=hint)
         self.lost = 0
         self._filters = checked_filters(filters)
         self._directory = runtime_dir
-        self._start = start
+        self._start = _checked_start(start)
         self._blocks_writer = blocks_writer
         self._name = name
         self._limit = limit
@@ -134,7 +138,7 @@ class RingSubscription:
         self._poll: RingPoll[_Source] = RingPoll(WakeupThread.of_process())
         self._sources: dict[str, _Source] = {}
         self._connection: Connection | None = None
-        self._started = False
+        self._started = self._closed = False
         self._ended: list[_Source] = []  # read to their end, with a successor
         self._unsettled = False  # a source may be unsettled
         self._retry_s, self._retry_at = RETRY_FIRST_S, 0.0
@@ -170,6 +174,7 @@ class RingSubscription:
         self._poll.rest()  # its thread waits for records after the earlier offsets
 
     def _release(self) -> None:
+        self._closed = True
         self._disconnect()
         self._poll.close()
         for source in self._sources.values():
@@ -218,11 +223,13 @@ class RingSubscription:
 
     def _chores_due(self) -> bool:
         if self._connection is None:
-            return self._retry_in(time.monotonic()) <= 0
+            return self._closed or self._retry_in(time.monotonic()) <= 0
         return bool(self._connection.news or self._ended)
 
     def _chores(self) -> Generator[tuple[Request, type[Message]], Any, None]:
-        """Requests that are due: yields each, and gets its answer by send()."""
+        """Requests that are due: yields each, and gets its answer by send(). Raises NotOpen."""
+        if self._closed:
+            raise NotOpen("the subscription is closed", hint="make another one to continue")
         if self._connection is None:
             self._connection = Connection(self._directory)
             answer = yield Rings(self._filters, follow=True), RingList
@@ -307,6 +314,17 @@ class RingSubscription:
         return any(matches(topic_filter, topic) for topic_filter in self._filters)
 
 
+def _checked_start(start: Start) -> Start:
+    """`start`, with plain tuples (epoch, offset) as places. Raises InvalidArgument."""
+    if isinstance(start, Mapping):
+        with suppress(TypeError):
+            return {ring: Place(*place) for ring, place in start.items()}
+    elif start in ("latest", "oldest"):  # a list has no hash
+        return start
+    text = f"invalid start {start!r} (allowed: 'oldest', 'latest', places by ring)"
+    raise InvalidArgument(text, hint="places() returns places by ring")
+
+
 def _first_unread(ring: Ring, start: Start | Literal["new"]) -> int | None:
     """Offset of the first record that the subscription has not read; None: it begins where the ring does."""
     if isinstance(start, Mapping):
@@ -326,7 +344,7 @@ class ShmSubscription(RingSubscription):
 
     Iteration does not end by itself. Entered by `with`, it begins at `start` from then on; otherwise at the
     first read. Raises InvalidArgument; BrokerUnreachable if no broker is there at the start; Refused or
-    Evicted with blocks_writer=True.
+    Evicted with blocks_writer=True; NotOpen after close().
     """
 
     def read(self, timeout_s: float = 0.0) -> RingBatch | None:

@@ -15,7 +15,7 @@ from typing import Any, Self
 import zmq
 
 from edge.config.directories import StrPath, runtime_directory
-from edge.errors import FrameError, NotOpen, opened_before_fork
+from edge.errors import FrameError, InvalidArgument, NotOpen, invalid_endpoint, opened_before_fork
 from edge.local.filters import checked_filters
 from edge.local.zmq_frames import TOPICS_MAX, Continuity, Header, decode, prefix_of
 from edge.mqtt.topic_filters import matches
@@ -50,12 +50,19 @@ class FrameSubscription:
         self._accepted: dict[str, bool] = {}
         self._taken: deque[Arrival] = deque()
         self._pid = os.getpid()
+        if not 0 <= receive_high_water < 1 << 31:
+            text = f"invalid receive_high_water {receive_high_water} (allowed: 0 to {(1 << 31) - 1})"
+            raise InvalidArgument(text, hint="set a number of messages; 0 is no limit")
         self._context = self._context_type()
         self._socket: Any = self._context.socket(zmq.SUB)
         self._socket.set(zmq.RCVHWM, receive_high_water)
         self._socket.set(zmq.SNDHWM, 0)  # otherwise ZeroMQ drops subscriptions, from the thousandth on
         self._socket.set(zmq.LINGER, 0)
-        self._socket.connect(endpoint or f"ipc://{runtime_directory(runtime_dir) / 'zmq.sock'}")
+        try:
+            self._socket.connect(endpoint or f"ipc://{runtime_directory(runtime_dir) / 'zmq.sock'}")
+        except zmq.ZMQError as error:
+            self._release()
+            raise invalid_endpoint(endpoint, error.strerror) from error
         for prefix in {prefix_of(topic_filter) for topic_filter in self._filters}:
             self._socket.subscribe(prefix)
         self._directly: zmq.Socket[bytes] = zmq.Socket.shadow(self._socket.underlying)

@@ -1,7 +1,10 @@
 """Programs without asyncio: an MQTT client, and subscriptions, by `brim`."""
 
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,3 +180,34 @@ async def test_a_producer_with_asyncio_never_waits_for_readers(broker: BrimProce
         assert batch is not None
         assert [bytes(record) for record in batch] == [b"frame"]
         assert await memory.read(0.01) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"group": "a b"}, "invalid group name 'a b'"),
+        ({"mode": "first"}, r"invalid mode 'first' \(allowed: 'ordered', 'queue'\)"),
+        ({"filters": ["a"] * 257}, r"257 topic filters \(allowed: 256\)"),
+    ],
+)
+def test_a_name_that_no_broker_accepts_is_refused_before_a_connection(
+    arguments: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(errors.InvalidArgument, match=text):
+        brim.consumer(**{"group": "g", "filters": "a", **arguments})
+
+
+def test_an_endpoint_that_cannot_be_is_refused_and_nothing_stays_open() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    uses: list[Callable[[], object]] = [
+        lambda: brim.subscribe_zmq("a", endpoint="here"),
+        lambda: brim.consumer("g", "a", endpoint="here").__enter__(),
+        lambda: brim.reader("a", endpoint="here").__enter__(),
+        lambda: brim.publish([(brim.Letter("a"), "x")], endpoint="here"),
+    ]
+    for use in uses:
+        with pytest.raises(errors.InvalidArgument, match="invalid endpoint 'here'"):
+            use()
+    with pytest.raises(errors.InvalidArgument, match="invalid receive_high_water -1"):
+        brim.subscribe_zmq("a", receive_high_water=-1)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -75,7 +75,8 @@ def test_unlink_removes_both_and_what_is_open_goes_on(ring: Ring, runtime_direct
     [
         (0, "65536"),
         (1 << 15, "65536"),
-        (100_000, "the next one up is 131072"),
+        (1_000, "the nearest is 65536"),
+        (100_000, "the nearest is 131072"),
         (1 << 33, str(1 << 32)),
         (-4, "65536"),
     ],

@@ -10,7 +10,14 @@ import pytest
 import edge.client
 from edge.client import Options
 from edge.client.connection import _explained
-from edge.client.errors import CannotConnect, ClientError, ConnectRefused, PublishRefused, SubscribeRefused
+from edge.client.errors import (
+    CannotConnect,
+    ClientError,
+    ConnectRefused,
+    InvalidRequest,
+    PublishRefused,
+    SubscribeRefused,
+)
 from edge.client.options import Address, OptionFields, Reconnect, parse_url
 from edge.mqtt import ConnAck, Connect, Properties, Publish, ReasonCode, SubAck, Subscribe, Version, Will
 from tests.support.cancelling import ends_when_cancelled_on_leaving
@@ -262,6 +269,11 @@ def test_addresses_are_shown_as_they_are_written() -> None:
 def test_impossible_options_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ClientError, match=r"is not in \d+\.\."):
         Options(**options)  # type: ignore[arg-type]
+
+
+def test_a_text_that_no_connect_can_carry_is_refused_at_once() -> None:
+    with pytest.raises(InvalidRequest, match="70000 bytes exceed the 65535"):
+        edge.client.connect(client_id="c" * 70_000)
 
 
 def test_connect_takes_every_option_and_no_other() -> None:

@@ -14,7 +14,7 @@ from brim import Place, producer
 from brim import subscribe as subscribe_shm
 from brim.asyncio import subscribe as async_subscribe_shm
 from edge.config.schema import Stream
-from edge.errors import BrokerUnreachable, EdgeError, Refused
+from edge.errors import BrokerUnreachable, EdgeError, InvalidArgument, NotOpen, Refused
 from edge.local.protocol import Connection, Produce, RingInfo, RingList
 from edge.local.shm_subscription import RingSubscription
 from ringbuf import Ring
@@ -299,6 +299,27 @@ async def test_no_broker_at_the_start_is_told_at_once(config):
 def test_what_is_no_topic_filter_is_refused_before_anything_is_opened(filters):
     with pytest.raises(EdgeError):
         subscribe_shm(filters)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"start": "first"}, {"start": []}, {"start": {"some-0": 5}}, {"limit": 0}, {"limit": 1 << 21}],
+)
+def test_an_argument_that_cannot_be_used_is_refused_with_those_that_can(arguments) -> None:
+    (name,) = arguments
+    with pytest.raises(InvalidArgument, match=rf"invalid {name} .*\(allowed: "):
+        subscribe_shm("#", **arguments)
+
+
+async def test_a_closed_subscription_is_refused_and_opens_nothing_again(config):
+    async with LocalBroker(config):
+        async with async_subscribe_shm("a/#", runtime_dir=config.runtime_dir) as sub:
+            pass
+        before = len(os.listdir("/proc/self/fd"))
+        for use in (sub.read(), sub.read(1), anext(sub)):
+            with pytest.raises(NotOpen, match="the subscription is closed"):
+                await use
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_a_subscriber_that_dies_frees_its_slots(config):
