@@ -293,7 +293,8 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
     [
         ("a/b", ReasonCode.NOT_AUTHORIZED, "access rules"),
         ("$delayed/5/a", ReasonCode.NOT_AUTHORIZED, "[delayed]"),
-        ("a/b", ReasonCode.QUOTA_EXCEEDED, ""),
+        ("a/b", ReasonCode.QUOTA_EXCEEDED, "brim status"),
+        ("a/b", ReasonCode.PACKET_IDENTIFIER_IN_USE, ""),
     ],
 )
 def test_a_refused_message_has_a_remedy(topic: str, code: ReasonCode, hint: str) -> None:
