@@ -106,11 +106,9 @@ class LogView:
     def read_topic(
         self, ring_name: str, topic: str, epoch: int, offset: int, limit_bytes: int = READ_BYTES
     ) -> list[Range]:
-        """Runs with only that topic, from the log that has the next of them."""
-        readers = self._of_ring(ring_name)
+        """Runs with only that topic; see LogReader.read_topic()."""
         with self._disk():
-            parts = [reader.read_topic(ring_name, topic, epoch, offset, limit_bytes) for reader in readers]
-        return min((part for part in parts if part), key=lambda part: part[0].offset, default=[])
+            return self._merged.read_topic(ring_name, topic, epoch, offset, limit_bytes)
 
     def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
         """Offset of the first record of that time or later; the end of the epoch if there is none."""

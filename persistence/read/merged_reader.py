@@ -7,7 +7,8 @@ Owns no log.  `readers` returns the logs that may have records of a ring, the on
 log, as nearly always, its result is returned unchanged.
 
 Invariant: a result begins at the requested offset if any log has it, and ends before the first gap of its
-log.  Records after the gap may be in another log, and come with the next call.
+log.  Records after the gap may be in another log, and come with the next call.  A result of one topic, which
+has gaps anyway, ends before the first record of another log.
 """
 
 from __future__ import annotations
@@ -35,6 +36,18 @@ class MergedReader:
         readers = self._readers(ring_name)
         answers = [reader.read_at(ring_name, epoch, position, limit_bytes) for reader in readers]
         return _first(answers, lambda answer: max(answer[0].position, position))
+
+    def read_topic(
+        self, ring_name: str, topic: str, epoch: int, offset: int, limit_bytes: int
+    ) -> list[Range]:
+        """See LogReader.read_topic().  Offsets between records of a topic may be in any log."""
+        readers = self._readers(ring_name)
+        answers = [reader.read_topic(ring_name, topic, epoch, offset, limit_bytes) for reader in readers]
+        best, *others = sorted(
+            (answer for answer in answers if answer), key=lambda answer: answer[0].offset
+        ) or [[]]
+        end = min((answer[0].offset for answer in others), default=None)
+        return best if end is None else [part for part in best if part is best[0] or part.offset < end]
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """See LogReader.epochs()."""

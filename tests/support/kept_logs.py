@@ -27,11 +27,12 @@ class Kept:
 def keep(
     directory: Path, ring: str, records: Iterable[Kept], *, first: int = 0, segment_bytes: int = 1 << 20
 ) -> None:
-    """Puts these behind what the ring has in the log of `directory`, each in a run of its own."""
+    """Puts these behind what the ring has in the log of `directory`, each in a run of its own, at `first` or
+    later."""
     with Log(directory, segment_bytes=segment_bytes, retain_bytes=0, direct=False) as log:
         log.recover()
         end = log.ends().get(ring)
-        offset = first if end is None else end.end_offset
+        offset = first if end is None else max(first, end.end_offset)
         ring_id = log.join(ring, EPOCH, offset)
         for number, it in enumerate(records, offset):
             made = encode(

@@ -144,3 +144,20 @@ def test_a_ring_that_was_moved_is_read_from_both_its_logs(tmp_path):
     assert [
         offset for _, offset in numbers(ScanPosition(view, ["a-0"], at_minute(4), LogPlace(), ["a"]))
     ] == [4, 5]
+
+
+@pytest.mark.parametrize("filters", [["t"], ["#"]])
+def test_a_topic_is_read_whole_after_its_ring_came_back_to_an_earlier_log(
+    tmp_path: Path, filters: list[str]
+) -> None:
+    """Also where two logs have the same records."""
+    offsets = {tmp_path: (0, 6, 9), tmp_path / "worker1": (2, 6, 12)}
+    for place, firsts in offsets.items():
+        for first in firsts:
+            records = [
+                Kept("t" if number % 2 else "other", b"", number) for number in range(first, first + 3)
+            ]
+            keep(place, "a-0", records, first=first)
+    cursor = ScanPosition(LogView(tmp_path), ["a-0"], LogPlace(), LogPlace(), filters)
+    every = [*range(5), *range(6, 15)]
+    assert [offset for _, offset in numbers(cursor)] == [it for it in every if filters == ["#"] or it % 2]
