@@ -27,6 +27,8 @@ from edge.errors import EdgeError
 from edge.log.log_status import TOTALS, read_status, sys_numbers, together
 from edge.logging_setup import pairs
 from persistence import Log, LogError, LoggedRing, LogReader, LogThread, RingEnd
+from persistence.durable_file import problem_of, remedy_of
+from persistence.errors import is_process_limit
 from persistence.files import OsFiles
 from persistence.free_disk_space import DiskRules, floors, segment_bytes_for
 from persistence.log.copied_rings import CopiedRing, CopiedRingsWriter
@@ -296,12 +298,12 @@ class LogSet:
         try:
             opened = self._log_in(directory)
         except OSError as error:
-            raise EdgeError(f"log {directory}: {error}", hint="see [log] directory") from error
+            raise _unusable(directory, error) from error
         try:
             report = opened.recover()
         except (LogError, OSError) as error:
             opened.close()
-            raise EdgeError(f"log {directory}: {error}", hint="see [log] directory") from error
+            raise _unusable(directory, error) from error
         self._logs = {**self._logs, directory: opened}  # other threads may read the table
         details = {"segments": report.segments, "rings": len(report.rings), "damaged": len(report.damage)}
         log.info("log recovered %s", pairs(**details, directory=directory))
@@ -332,6 +334,14 @@ class LogSet:
     def _changed(self) -> None:
         if self.on_change is not None:
             self.on_change()
+
+
+def _unusable(directory: Path, error: LogError | OSError) -> EdgeError:
+    """Error for a log that cannot be opened."""
+    if isinstance(error, OSError) and not is_process_limit(error):
+        hint = f"{remedy_of(error)}, or set another [log] directory"
+        return EdgeError(f"log {directory}: {problem_of(error)}", hint=hint)
+    return EdgeError(f"log {directory}: {error}", hint="see [log] directory")
 
 
 def disk_rules(log: ConfigLog) -> DiskRules:

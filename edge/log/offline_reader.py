@@ -21,6 +21,7 @@ from edge.errors import EdgeError
 from edge.log.log_place import LogPlace
 from edge.mqtt.topic_filters import matches
 from persistence import Epoch, LogReader, OsFiles
+from persistence.durable_file import is_unreadable, problem_of, remedy_of
 from persistence.read.directories import logs_in, may_have
 from persistence.read.merged_reader import MergedReader
 from persistence.segment.verified_reader import record_headers
@@ -134,8 +135,9 @@ class LogView:
 
 
 def _unreadable(directory: Path, error: OSError) -> EdgeError:
-    hint = "see the kernel's messages (dmesg), and `brim segments verify`"
-    return EdgeError(f"log {directory} cannot be read: {error.strerror}", hint=hint)
+    dmesg = "see the kernel's messages (dmesg), and `brim segments verify`"
+    hint = remedy_of(error) if error.filename and is_unreadable(error) else dmesg
+    return EdgeError(f"log {directory} cannot be read: {problem_of(error)}", hint=hint)
 
 
 def _rings_of(reader: LogReader) -> set[str]:

@@ -206,3 +206,12 @@ def _stopping_first(logs: LogSet, status: Callable[[], dict[str, object]]) -> Ca
         return status()
 
     return stop
+
+
+def test_a_log_directory_that_is_a_file_is_named_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "disk-0").write_bytes(b"")
+    logs = LogSet(tmp_path, Placing(workers=1, segment_bytes=1 << 20, retain_bytes=0))
+    with pytest.raises(EdgeError, match="disk-0/LOCK: Not a directory") as error:
+        logs.open({"disk-0": True})
+    logs.close()
+    assert error.value.hint == "move or remove it, or set another [log] directory"
