@@ -156,6 +156,7 @@ class Maintenance:
         self._not_before_s = 0.0  # earliest time of the next job
         self._began_s = 0.0  # time at which the current job began
         self._reads, self._read_at_s = 0, 0.0
+        self._passed = 0.0, 0  # time at which the next pass is due, segments at the last one
         self._bytes: dict[str, int] = {}
         self._pass_ended_ns: int | None = None  # wall-clock time
         self._archives = rules.archive
@@ -179,6 +180,10 @@ class Maintenance:
         now_s = self._clock.monotonic_s()
         for task in (self._look_at_disk, self._roll_what_is_old, self._let_memory_go):
             self._attempt(task)
+        if self._waits_for_worker(now_s):
+            self._take_result(now_s)
+            if self._job is not None:
+                return WORK_LOOK_S
         segments = self.segments()
         pause_s = self._retain(segments)
         self._warnings.write(now_s)
@@ -186,7 +191,15 @@ class Maintenance:
         if may_begin and self._job is None and now_s >= self._not_before_s:
             self._begin(self.segments(), now_s)
         self._forget_decompressed(now_s)
+        self._passed = now_s + pause_s, len(self.log.reader.bases())
         return min(pause_s, WORK_LOOK_S if self._job is not None else LOOK_S)
+
+    def _waits_for_worker(self, now_s: float) -> bool:
+        """True if only the worker needs a look: no pass over the segments is due, and none was sealed."""
+        due_s, segments = self._passed
+        if self._job is None or now_s >= due_s or self.full or self.step_of_disk in {"delete", "read_only"}:
+            return False  # full streams wait for their consumers
+        return len(self.log.reader.bases()) == segments
 
     def _attempt(self, task: Callable[[], object]) -> None:
         """Run a task whose failure must not stop the removal of segments."""

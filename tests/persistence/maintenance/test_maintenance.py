@@ -218,6 +218,15 @@ def test_work_that_does_not_end_keeps_no_segment_beyond_the_cap_of_the_log() -> 
     assert (kept.bases(), worker.closed) == (before[1:], 1)
 
 
+def test_segments_are_not_looked_at_again_and_again_while_the_worker_works() -> None:
+    """A log may have thousands, and the worker works for days."""
+    kept = Kept(filled(), NO_SCRUB)
+    kept.maintenance._worker = Stuck(kept.written.files)
+    kept.steps(1)
+    kept.maintenance._retention = None  # type: ignore[assignment]  # a look would raise
+    kept.steps(5)
+
+
 # ---- memory ----
 
 
