@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
+from edge.config.directories import home_dir
 from edge.errors import EdgeError
 from persistence.durable_file import replace_file
 from persistence.files import OsFiles
@@ -83,7 +84,7 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
 
 def contexts_file() -> Path:
     """File of contexts of this user."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    home = os.environ.get("XDG_CONFIG_HOME") or home_dir() / ".config"
     return Path(home, "brim", "contexts.json")
 
 

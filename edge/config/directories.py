@@ -44,7 +44,16 @@ def runtime_directory(configured: StrPath | None) -> Path:
 def default_state_dir() -> Path:
     """$STATE_DIRECTORY (set by systemd), otherwise ~/.local/state/brim, with -<instance>."""
     directory = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    return Path(directory) if directory else Path.home() / ".local" / "state" / f"brim{_suffix()}"
+    return Path(directory) if directory else home_dir() / ".local" / "state" / f"brim{_suffix()}"
+
+
+def home_dir() -> Path:
+    """Home directory of this user. Raises EdgeError: it is not known."""
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        text = f"user {os.geteuid()} has no home directory, and HOME is not set"
+        raise EdgeError(text, hint="set HOME to a directory of this user") from error
 
 
 def instance() -> str:

@@ -1,5 +1,7 @@
 """Defaults of an instance, of a system service, and of credentials that systemd loads."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from edge.config.loader import parse
 from edge.config.schema import Config
 from edge.errors import BrokerUnreachable, ConfigError
 from edge.local.protocol import Connection
+from tests.support.other_user import USER, as_other_user, other_user_or_skip
+from tests.support.project import ROOT
 
 TLS = '[[listener]]\ntls = { certificate_file = "a.pem", key_file = "$CREDENTIALS_DIRECTORY/a.key" }\n'
 
@@ -28,6 +32,18 @@ def test_an_instance_has_its_own_directories_and_edge_id(monkeypatch: pytest.Mon
     for key in ("runtime_dir", "state_dir", "edge_id"):
         assert str(getattr(second, key)) == f"{getattr(first, key)}-b"
     assert parse('edge_id = "x"\nstate_dir = "/y"\n').edge_id == "x"
+
+
+def test_a_user_without_a_home_directory_is_named_with_the_remedy() -> None:
+    other_user_or_skip()
+    code = as_other_user("from edge.cli import main; os.environ.pop('HOME', None); main(['context', 'ls'])")
+    code = code.replace(
+        "import os,", "import os, edge.cli.context, edge.cli.verb_parser, edge.cli.error_catalog,"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert run.stderr.startswith(
+        f"brim context: user {USER} has no home directory, and HOME is not set\n  set HOME"
+    )
 
 
 def test_directories_of_systemd_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
