@@ -34,6 +34,7 @@ from persistence.free_disk_space import DiskRules, floors, segment_bytes_for
 from persistence.log.copied_rings import CopiedRing, CopiedRingsWriter
 from persistence.read.directories import home, is_shared, logs_in
 from persistence.read.merged_reader import MergedReader
+from persistence.segment.format import SEGMENT_SUFFIX
 from ringbuf import Ring
 from ringbuf.errors import RingError
 
@@ -52,6 +53,11 @@ class Placing(NamedTuple):
     retain_bytes: int
     direct: bool = True
     disk: DiskRules = DiskRules(101, 101, 101)
+
+
+def has_segments(directory: Path) -> bool:
+    """True if a log in the log directory has a segment."""
+    return any(next(place.glob(f"*{SEGMENT_SUFFIX}"), None) for place in logs_in(directory))
 
 
 class LogSet:

@@ -304,11 +304,14 @@ class MqttServer:
         return partition
 
     def _open_logs(self) -> None:
+        """Open the logs of this configuration, and those that an earlier one has left: sessions need both."""
         rings = logged_rings(self.config)
-        if not rings:
+        if not rings and not self.config.log_directory.is_dir():
             return
-        from edge.log.log_set import LogSet, Placing, disk_rules
+        from edge.log.log_set import LogSet, Placing, disk_rules, has_segments
 
+        if not rings and not has_segments(self.config.log_directory):
+            return
         settings = self.config.log
         disk, keep_all = disk_rules(settings), 0  # log maintenance removes segments
         placing = Placing(settings.workers, settings.segment_bytes, keep_all, settings.direct, disk)

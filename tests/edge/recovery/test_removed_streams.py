@@ -3,7 +3,7 @@
 import pytest
 
 from edge.mqtt import Properties, PubAck, Publish, UnsubAck, Unsubscribe
-from tests.edge.server.test_added_streams import PLANT, desk, publish, receive, subscribe
+from tests.edge.server.test_added_streams import LOGGED, PLANT, desk, publish, receive, subscribe
 from tests.edge.server.test_live_configuration import Desk
 from tests.support.mqtt_socket import SocketClient
 
@@ -84,3 +84,24 @@ def test_queued_records_of_a_removed_stream_without_a_log_are_reported_and_count
     with SocketClient(desk.broker.port, "kept", clean_start=False, properties=KEPT) as subscriber:
         assert receive(subscriber, 1) == [4]
     assert desk.request()["mqtt"]["dropped"]["overrun"] == 3
+
+
+@pytest.mark.parametrize("settings", ["", PLANT], ids=["removed", "process"])
+def test_the_log_of_an_earlier_configuration_is_read_though_no_stream_has_a_log_now(
+    desk: Desk, settings: str
+) -> None:
+    desk.broker.stop()
+    without_log = desk.config.read_text().replace(LOGGED, "")
+    desk.config.write_text(without_log + PLANT + 'durability = "disk"\n')
+    desk.broker.start()
+    with SocketClient(desk.broker.port, "kept", clean_start=False, properties=KEPT) as subscriber:
+        subscribe(subscriber, "#")
+    with SocketClient(desk.broker.port, "p") as client:
+        publish(client, "plant/1", 1, 2, 3)
+    desk.broker.kill()
+    (desk.broker.runtime_dir / "plant-0.ring").unlink()
+    desk.config.write_text(without_log + settings)
+    desk.broker.start()
+    with SocketClient(desk.broker.port, "kept", clean_start=False, properties=KEPT) as subscriber:
+        assert receive(subscriber, 3) == [1, 2, 3]
+    assert desk.request()["lost"] == {}
