@@ -33,7 +33,7 @@ class _InternalMessage(Struct, frozen=True):
 
 
 class InternalPublisher:
-    """Publisher of messages that do not come from a client's PUBLISH. store() answers at once."""
+    """Publisher of messages that do not come from a client's PUBLISH. offer() answers at once."""
 
     def __init__(self, engine: Engine, router: Router) -> None:
         self.dropped = 0
@@ -74,21 +74,11 @@ class InternalPublisher:
         flags = qos | expiry_flag | (FLAG_RETAIN if retain else 0)
         return self._publish(_InternalMessage(topic, payload, flags, properties, owner, author, publisher))
 
-    def store(
-        self, topic: str, payload: bytes, qos: int, retain: bool, properties: bytes, expiry_flag: int
-    ) -> bool:
-        """Store a message at once, or not at all. True if it was stored.
-
-        For callers that report the result: a message without room does not wait, and does not overtake those
-        that wait.
-        """
-        flags = qos | expiry_flag | (FLAG_RETAIN if retain else 0)
-        return self.offer(topic, payload, flags, properties) == OK
-
     def offer(self, topic: str, payload: bytes, flags: int, properties: bytes) -> int | None:
-        """Like store(), for callers that repeat. Returns OK, FULL or another code of the engine.
+        """Store a message at once, or not at all. Returns OK, FULL or another code of the engine.
 
-        None: the topic is invalid, or the table of topics is full.
+        For callers that report the result or repeat: a message without room does not wait, and does not
+        overtake those that wait. None: the topic is invalid, or the table of topics is full.
         """
         if self._waiting:
             return FULL

@@ -85,7 +85,10 @@ def publish(
     curve: Curve | None = None,
     timeout_s: float = REPLY_TIMEOUT_S,
 ) -> int:
-    """Store messages as if a client had published them, and return their number.
+    """Store messages as if a client had published them, and return the number of stored ones.
+
+    It is lower than that of `letters` if a ring or its log had no room, or a message is larger than a record
+    of its ring may be.
 
     Blocks until they are as durable as a PUBACK promises: at "upstream" until the sinks have them.
 

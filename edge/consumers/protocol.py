@@ -355,7 +355,8 @@ class Records(Message, frozen=True):
 class Published(Message, frozen=True):
     """Number of stored messages. `full`: numbers, from 0, of letters without room in a ring or its log.
 
-    `refused`: numbers of letters with an invalid topic, or whose records a sink has lost.
+    `refused`: numbers of letters with an invalid topic, too large for a record, or whose records a sink has
+    lost.
     """
 
     stored: int

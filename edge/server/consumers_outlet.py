@@ -17,9 +17,10 @@ from edge.broker.durability import Lost
 from edge.broker.owners import owner_in
 from edge.config.schema import AckGate, Durability, Stream
 from edge.consumers.dead_letters import Fate, Outgoing
+from edge.engine.engine import OK, TOO_LARGE
 from edge.streams.streams import Partition, Streams
 from edge.transport.listener import Listener
-from ringbuf import FLAG_EXPIRY, Ring
+from ringbuf import FLAG_EXPIRY, FLAG_RETAIN, Ring
 
 MESSAGES_A_CALL = 64  # of consumers, stored by one call on the broker's thread: then that serves MQTT
 DURABLE_POLL_S = 0.002  # between two checks if the log has synced the published messages
@@ -195,6 +196,8 @@ class BrokerOutlet:
         name, owner = message.full_name, owner_in(message.prefix)
         if message.topic.startswith("$") or own.topic_of(name, owner) is None:
             return "refused"
-        flag = FLAG_EXPIRY if message.expires else 0
-        stored = own.store(name, message.payload, message.qos, message.retain, message.properties, flag)
-        return "stored" if stored else "full"
+        expiry, retain = FLAG_EXPIRY * message.expires, FLAG_RETAIN * message.retain
+        result = own.offer(name, message.payload, message.qos | expiry | retain, message.properties)
+        if result == TOO_LARGE:  # for the ring, so a repetition would never succeed
+            return "refused"
+        return "stored" if result == OK else "full"

@@ -56,6 +56,16 @@ def test_many_messages_are_stored_in_parts_and_in_order(bench: Bench) -> None:
     assert thread.fates == [["stored"] * (len(numbers) - 10), ["stored"] * 10]
 
 
+def test_a_message_larger_than_a_record_is_refused_and_does_not_wait_for_room(bench: Bench) -> None:
+    thread = Thread(bench)
+    thread.publish(b"before", bytes(bench.partition.writer.record_max_bytes), b"after")
+    while thread.calls:
+        thread.calls.popleft()()
+    thread.outlet.look()
+    assert thread.fates == [["stored", "refused", "stored"]]
+    assert thread.stored() == [b"before", b"after"]
+
+
 def test_a_dead_letter_of_a_tenant_is_for_its_clients_only_and_counts_for_its_quota() -> None:
     with bench_of(Tenant("a", quota=TenantQuota(topics_max=2)), by_rules=False) as bench:
         thread = Thread(bench)
