@@ -23,7 +23,7 @@ import logging
 import re
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,8 @@ from edge.logging_setup import pairs
 from edge.observe.health import TROUBLED
 from edge.server.sd_notify import notify
 from edge.terminal_escape import escaped
+
+YEAR_S = 365 * 86_400  # longer times are shown as no inflow
 
 if TYPE_CHECKING:
     from bridge.drain.bridge import Bridge
@@ -224,9 +226,13 @@ def _send_command(arguments: argparse.Namespace) -> int:
             command = Backfill(arguments.stream, arguments.partition, arguments.first_offset)
     name = arguments.name or _only(directory)
     if name not in (known := names(directory)):
-        hint = f"choose one of: {', '.join(known)}" if known else "start one: `brim bridge run`"
-        raise BrokerUnreachable(f"no bridge {name} runs here", hint=hint)
+        raise _not_running(name, known)
     return _print_done(send(directory, name, command), as_json=arguments.json)
+
+
+def _not_running(name: str, known: Collection[str]) -> BrokerUnreachable:
+    hint = f"choose one of: {', '.join(known)}" if known else "start one: `brim bridge run`"
+    return BrokerUnreachable(f"no bridge {name} runs here", hint=hint)
 
 
 def _print_done(effects: Iterable[str], *, as_json: bool) -> int:
@@ -284,9 +290,7 @@ def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         with suppress(BridgeUnreachable):  # killed: only its socket file is left
             states[name] = state_of(directory, name)
     if arguments.name is not None and arguments.name not in states:
-        raise EdgeError(
-            f"no bridge {arguments.name} runs here", hint=f"choose one of: {', '.join(states) or 'none'}"
-        )
+        raise _not_running(arguments.name, states)
     return [state for name, state in sorted(states.items()) if arguments.name in {None, name}]
 
 
@@ -308,7 +312,7 @@ def _lines(bridge: dict[str, Any]) -> Iterator[str]:
     left = bridge["buffer_left_s"]
     room = (
         "nothing comes in"
-        if left is None
+        if left is None or left > YEAR_S
         else f"the buffer lasts {seconds_in_words(left)} at the present rate"
     )
     yield f"  {rate}; {room}"

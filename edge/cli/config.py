@@ -119,13 +119,21 @@ def run(arguments: argparse.Namespace) -> int:
     with Connection(directory) as connection:
         running = connection.request(Settings(), SettingList).settings
     if config is None:
-        print_listing(_settings(running, arguments), _SHOWN, arguments)
-        return 0
+        return _show(running, arguments)
     rows = [
         {"name": name, "running": now, "file": then} for name, now, then in public_changes(running, config)
     ]
     print_listing(rows, _CHANGED, arguments)
     return Exit.INCOMPLETE if rows else 0
+
+
+def _show(running: dict[str, Any], arguments: argparse.Namespace) -> int:
+    names = flat_settings(running)
+    for text in arguments.names:
+        if not any(text in name for name in names):
+            raise EdgeError(f"no setting has {text!r} in its name", hint="`brim config show` has all names")
+    print_listing(_settings(running, arguments), _SHOWN, arguments)
+    return 0
 
 
 def _set(arguments: argparse.Namespace) -> int:

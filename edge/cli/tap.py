@@ -30,7 +30,7 @@ from edge.cli.topics import COLUMNS, census_rows, observe
 from edge.errors import EdgeError
 from edge.local.arrivals import Arrival, messages_of_batch
 from edge.local.payloads import payload_fields
-from edge.local.protocol import Connection, Session, SessionDetails
+from edge.local.protocol import Connection, RingList, Rings, Session, SessionDetails
 from edge.local.shm_subscription import ShmSubscription
 from edge.local.topic_census import TopicCensus
 from edge.mqtt.topic_filters import split_share
@@ -74,6 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb and return its exit status."""
     filters = _filters(arguments)
+    if arguments.stream is not None:
+        _check_stream(arguments)
     with ShmSubscription(filters, runtime_dir=arguments.runtime_dir, name="brim tap") as subscription:
         if arguments.rate:
             return _rates(subscription, arguments)
@@ -91,6 +93,14 @@ def _filters(arguments: argparse.Namespace) -> Sequence[str]:
     if not filters:
         raise EdgeError(f"client {arguments.client!r} has no subscription", hint="see `brim clients show`")
     return filters
+
+
+def _check_stream(arguments: argparse.Namespace) -> None:
+    with Connection(arguments.runtime_dir) as connection:
+        streams = {ring.stream for ring in connection.request(Rings(("#",)), RingList).rings}
+    if arguments.stream not in streams:
+        hint = f"choose one of: {', '.join(sorted(streams))}"
+        raise EdgeError(f"there is no stream {arguments.stream!r}", hint=hint)
 
 
 def _messages(subscription: ShmSubscription, arguments: argparse.Namespace) -> Exit:

@@ -164,12 +164,13 @@ def command(
     """The main() of a job: returns the exit status of `job` for the arguments of a command line."""
 
     def main(argv: Sequence[str] | None = None) -> int:
-        return _status(job, arguments().parse_args(argv))
+        parser = arguments()
+        return _status(parser.prog, job, parser.parse_args(argv))
 
     return main
 
 
-def _status(job: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+def _status(command: str, job: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
     """Exit status of a job. An error that the user can correct is one line, with status 2."""
     try:
         return job(arguments)
@@ -182,7 +183,7 @@ def _status(job: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
             raise
         explained = status
     text, hint = explained
-    print(f"error: {text}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
+    print(f"{command}: {text}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
     return 2
 
 

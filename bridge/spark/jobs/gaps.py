@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bridge.errors import DrainedFileError
+from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.rangeset import Ranges, count, subtract, union
 from bridge.spark.completeness import Account, EpochKey, FileInfo, account
 from bridge.spark.jobs.common import add_landing_arguments, add_spark_arguments, command, spark_of
@@ -113,6 +113,10 @@ def _shown(ranges: Ranges) -> str:
     return f"{count(ranges)} ({', '.join(parts)}{more})"
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _called(epoch: EpochKey) -> str:
     return f"{epoch.edge} {epoch.stream}/{epoch.partition} epoch {epoch.epoch}"
 
@@ -120,7 +124,7 @@ def _called(epoch: EpochKey) -> str:
 def _lines(files: Account, table: Sequence[TableAccount] | None) -> Iterator[str]:
     beside = {account.epoch: account for account in table or ()}
     for row in files.epochs:
-        yield f"{_called(row.epoch)}: {row.records} records in {row.files} files"
+        yield f"{_called(row.epoch)}: {_counted(row.records, 'record')} in {_counted(row.files, 'file')}"
         kinds = (
             ("LOST, and declared", row.lost),
             ("skipped on purpose", row.skipped),
@@ -218,8 +222,10 @@ def job(arguments: argparse.Namespace) -> int:
             print(line)
         print(sentence(files, verdict))
     if proves_nothing:
-        print(f"error: there are no drained files below {arguments.root}", file=sys.stderr)
-        return 2
+        raise SourceOptionError(
+            f"there are no drained files below {arguments.root}",
+            hint="check the path, --edge, and the bridge: `brim bridge status`",
+        )
     return verdict.status
 
 

@@ -172,7 +172,8 @@ def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path, capsys: pytest
 def test_a_lake_without_files_is_no_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for how in ([], ["--json"]):  # a cron job is to notice a lake without a running bridge
         assert gaps.main([str(tmp_path), *how]) == 2
-        assert capsys.readouterr().err == f"error: there are no drained files below {tmp_path}\n"
+        said = capsys.readouterr().err.splitlines()[0]
+        assert said == f"brim spark gaps: there are no drained files below {tmp_path}"
 
 
 def test_a_wrong_argument_is_answered_with_the_command_that_people_type(

@@ -251,7 +251,7 @@ def test_without_plotly_the_error_names_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "plotly", None)
     assert report.main([str(lake), "--to", str(tmp_path / "report.html")]) == 2
     said, hint = capsys.readouterr().err.splitlines()
-    assert said == "error: the report needs plotly, which is not installed"
+    assert said == "brim spark report: the report needs plotly, which is not installed"
     assert hint == "  pip install 'brim[spark]'"
 
 

@@ -71,6 +71,7 @@ def test_a_command_to_an_unknown_bridge_names_those_that_run(
     assert main(["bridge", "pause", "laek", "--runtime-dir", str(tmp_path)]) == Exit.CANNOT_CONNECT
     error, hint = capsys.readouterr().err.splitlines()[:2]
     assert (error, hint) == ("brim bridge: no bridge laek runs here", f"  {remedy}")
+    assert main(["bridge", "status", "laek", "--runtime-dir", str(tmp_path)]) == Exit.CANNOT_CONNECT
 
 
 @pytest.mark.parametrize("words", MQTT, ids=" ".join)

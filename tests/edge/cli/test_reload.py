@@ -94,6 +94,11 @@ def test_the_configuration_in_effect_is_shown_with_its_sources(
     assert rows["bridge.lake.to"]["source"] == "configured"
     out = brim(capsys, broker, "config", "show", "topics_max", "--set")[1].splitlines()
     assert out[1].split() == ["limits.topics_max", "5000", "configured"]
+    status, _, error = brim(capsys, broker, "config", "show", "topics_mx")
+    assert (status, error.splitlines()[0]) == (
+        Exit.USAGE,
+        "brim config: no setting has 'topics_mx' in its name",
+    )
     assert brim(capsys, broker, "config", "diff", str(tmp_path / "brim.toml"))[0] == 0
     assert brim(capsys, broker, "config", "diff")[0] == Exit.USAGE
 

@@ -208,6 +208,8 @@ def test_messages_are_shown_as_they_pass(broker: BrimProcess, capsys: pytest.Cap
         assert brim(capsys, broker, "tap", "--payload", "hex", "-C", "1", "--stream", "fast")[1].endswith(
             "1b 5b 32 4a ff\n"
         )
+        status, _, error = brim(capsys, broker, "tap", "--stream", "fats", "-W", "1s")
+        assert (status, error.splitlines()[0]) == (Exit.USAGE, "brim tap: there is no stream 'fats'")
         row = json.loads(brim(capsys, broker, "tap", "--retained", "--json", "-C", "1")[1])
         assert (row["topic"], row["size_bytes"], row["retain"], row["qos"]) == ("fast/a", 5, True, 1)
         assert row["properties"]["content_type"] == "text/plain"
