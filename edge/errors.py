@@ -10,6 +10,7 @@
         BrokerUnreachable     a ConnectionError: no broker answers
             AccessDenied      a PermissionError: this user may not connect to the control socket
             NoAnswer          a TimeoutError: the broker is there and did not answer in time
+        NoLog                 there is no log in a directory
         NotOpen               a RuntimeError: used outside `with`, or in a forked child
         Refused               the broker refused the request
         ControlError          an invalid request or answer on the control socket
@@ -96,6 +97,10 @@ class AccessDenied(BrokerUnreachable, PermissionError):
 
 class NoAnswer(BrokerUnreachable, TimeoutError):
     """The broker is there and did not answer in time."""
+
+
+class NoLog(EdgeError):
+    """A directory without a log."""
 
 
 class NotOpen(EdgeError, RuntimeError):

@@ -91,7 +91,7 @@ bridge.spark: bridge.arrow bridge.errors bridge.format bridge.payloads bridge.ra
 bridge.spark.report: bridge.rangeset bridge.spark jinja2 markupsafe plotly pyspark
 bridge.spark.jobs: bridge.arrow bridge.errors bridge.payloads bridge.rangeset bridge.spark
     bridge.spark.report msgpack pyarrow pyspark
-edge.sql: EDGE bridge.arrow bridge.payloads edge.broker edge.config edge.log edge.mqtt edge.streams
+edge.sql: EDGE bridge.arrow bridge.payloads edge.broker edge.config edge.local edge.log edge.mqtt edge.streams
     edge.terminal_escape persistence.archive persistence.errors persistence.processor_priority
     persistence.segment ringbuf duckdb polars pyarrow
 edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.sinks bridge.source

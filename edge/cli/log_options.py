@@ -14,6 +14,7 @@ from edge.cli.config_options import add_config_arguments, configured
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import count_in_words
 from edge.errors import EdgeError
+from edge.local.running_log import log_directory_of
 from edge.log.log_place import PLACE_HELP
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
@@ -36,7 +37,7 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
         "--log",
         type=directory,
         metavar="DIR",
-        help="directory of the log (default: that of the configuration)",
+        help="directory of the log (default: that of the configuration, otherwise of the running broker)",
     )
     add_config_arguments(parser)
 
@@ -74,10 +75,17 @@ def add_filter_arguments(group: argparse._ActionsContainer) -> None:
 
 
 def log_directory(arguments: argparse.Namespace) -> Path:
-    """Directory of the logs. Raises ConfigError."""
+    """Directory of the logs: of --log, of the configuration, or of the running broker.
+
+    Raises ConfigError, NoAnswer, AccessDenied.
+    """
     directory: Path | None = arguments.log
     if directory is not None:
         return directory.absolute()
+    if arguments.config is None and arguments.state_dir is None:
+        running = log_directory_of(arguments.runtime_dir)
+        if running is not None:
+            return running
     ours = {key: getattr(arguments, key) for key in ("config", "state_dir", "runtime_dir")}
     return configured(argparse.Namespace(**ours)).log_directory
 

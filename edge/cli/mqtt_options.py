@@ -19,7 +19,7 @@ from edge.cli.exit_status import Exit
 from edge.cli.saved_contexts import apply_context
 from edge.client import Client, Options, Reconnect
 from edge.client.errors import ClientError, ConnectRefused, PublishRefused, SubscribeRefused
-from edge.errors import AccessDenied, EdgeError, InvalidArgument, Refused
+from edge.errors import AccessDenied, EdgeError, InvalidArgument, NoLog, Refused
 from edge.mqtt import ProtocolError, Version, Will
 from edge.terminal_escape import escaped
 
@@ -232,7 +232,7 @@ def _exit_of(error: EdgeError) -> Exit:
         return Exit.USAGE
     if isinstance(error, ConnectRefused | SubscribeRefused | PublishRefused | Refused | AccessDenied):
         return Exit.REFUSED
-    if isinstance(error, InvalidArgument) or type(error) in {ClientError, EdgeError}:
+    if isinstance(error, InvalidArgument | NoLog) or type(error) in {ClientError, EdgeError}:
         return Exit.USAGE
     return Exit.CANNOT_CONNECT
 

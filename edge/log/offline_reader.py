@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.broker.subscription_tree import has_wildcard
-from edge.errors import EdgeError
+from edge.errors import EdgeError, NoLog
 from edge.log.log_place import LogPlace
 from edge.mqtt.topic_filters import matches
 from persistence import Epoch, LogReader, OsFiles
@@ -48,7 +48,7 @@ class LogRecord:
 
 
 class LogView:
-    """All logs in `directory`. Raises EdgeError if there are none."""
+    """All logs in `directory`. Raises NoLog; EdgeError: they cannot be read."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -71,7 +71,7 @@ class LogView:
             self._readers[directory] = reader
         if not any(reader.bases() or reader.archive.bases() for reader in self._readers.values()):
             hint = "see --log; streams are logged whose durability is interval or disk"
-            raise EdgeError(f"there is no log in {self.directory}", hint=hint)
+            raise NoLog(f"there is no log in {self.directory}", hint=hint)
 
     def _there(self) -> Sequence[Path]:
         try:

@@ -148,6 +148,7 @@ class StatusReporter(Struct, eq=False):
             "edge_id": self.config.edge_id,
             "uptime_s": round(time.monotonic() - self.started_s, 1),
             "runtime_dir": str(self.config.runtime_dir),
+            "log_dir": str(self.config.log_directory),
             "listeners": [str(address) for address in self.listener.addresses],
             "rates": self._rates,
             "mqtt": mqtt,

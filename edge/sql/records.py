@@ -23,7 +23,8 @@ import pyarrow as pa
 from bridge.payloads.schema import Payloads
 from edge.config import loader
 from edge.config.directories import StrPath, runtime_directory
-from edge.errors import EdgeError, InvalidArgument
+from edge.errors import InvalidArgument, NoLog
+from edge.local.running_log import log_directory_of
 from edge.log.log_place import place_of
 from edge.log.offline_reader import LogView
 from edge.mqtt.errors import ProtocolError
@@ -80,7 +81,10 @@ class RecordRelation:
     ) -> None:
         settings = loader.load(Path(config)) if config is not None else None
         configured = settings.runtime_dir if settings is not None else None
-        self.log_directory = Path(log) if log is not None else (settings or loader.parse("")).log_directory
+        running = log_directory_of(runtime_dir) if log is None and settings is None else None
+        self.log_directory = (
+            Path(log) if log is not None else running or (settings or loader.parse("")).log_directory
+        )
         self.runtime_dir = runtime_directory(runtime_dir or configured)
         self.narrowing = Narrowing(
             _checked(topics), _time(since, "since"), _time(until, "until"), _names(streams), _names(rings)
@@ -144,7 +148,7 @@ class RecordRelation:
     def _view(self) -> LogView | None:
         try:
             return LogView(self.log_directory)
-        except EdgeError:
+        except NoLog:
             if self.runtime_dir.is_dir() and any(self.runtime_dir.glob("*.ring")):
                 return None
             raise

@@ -18,7 +18,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
+from edge.cli.exit_status import Exit
 from edge.client import connect
+from edge.sql.records import RecordRelation
+from ringbuf import Ring
 from tests.support.children import ModuleChild
 from tests.support.kept_logs import Kept, keep
 from tests.support.logged_broker import LoggedBroker
@@ -107,6 +110,27 @@ async def test_acknowledged_messages_of_every_durability_are_found(broker):
     assert (done.returncode, done.stderr) == (0, b"")
     found = {row["topic"]: row["n"] for row in map(json.loads, done.stdout.splitlines())}
     assert found == {"kept/x": 30, "late/x": 30, "ram/x": 30}
+
+
+async def test_without_a_configuration_the_log_is_that_of_the_running_broker(broker):
+    async with connect(f"mqtt://127.0.0.1:{broker.port}") as client:
+        await client.publish("kept/x", b"1", 1)
+        options = "--runtime-dir", broker.runtime_dir
+        line = [sys.executable, "-m", "edge", "segments", "ls", "--json", *map(str, options)]
+        listed = json.loads(
+            await asyncio.to_thread(subprocess.check_output, line, cwd=ROOT, timeout=TIMEOUT_S)
+        )
+    assert {row["log"] for row in listed["segments"]} == {str(broker.state_dir / "log")}
+    records = RecordRelation(runtime_dir=broker.runtime_dir)
+    assert records.log_directory == broker.state_dir / "log"
+
+
+def test_a_log_that_cannot_be_read_is_not_taken_for_absent(runtime_directory: Path, tmp_path: Path) -> None:
+    with Ring.create(runtime_directory / "a-0", capacity_bytes=65_536, epoch=1):
+        (tmp_path / "log").write_text("a file in its place")
+        done = sql("--log", tmp_path / "log", "--runtime-dir", runtime_directory, TOPICS)
+    assert done.returncode == Exit.USAGE
+    assert b"log: Not a directory" in done.stderr
 
 
 async def test_follow_prints_each_record_once(broker):
