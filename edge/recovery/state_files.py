@@ -150,7 +150,7 @@ class StateFiles:
             log.info("sessions restored %s", pairs(**restored._asdict()))
             if restored.lost:
                 log.warning(
-                    "queued records lost: no ring, log or spill file has them; keep a "
+                    "queued records lost: no ring, spill file or log of their stream has them; keep a "
                     '[[stream]] until its queues are empty, or give it a log: durability = "interval" %s',
                     pairs(records=restored.lost, removed_rings=self._removed(partitions)),
                 )
