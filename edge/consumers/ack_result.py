@@ -15,7 +15,7 @@ from ringbuf import Record
 Offsets = Iterable["Record | int"]
 Run = tuple[int, int]
 
-TOO_LATE = "another member has these records or did them, or they are dead letters"
+TOO_LATE = "these records come again, another member has them or did them, or they are dead letters"
 LOST = "the broker did not answer; the records may come again"
 
 

@@ -327,7 +327,8 @@ class AckTracker:
         """Give records of each run (offset, count) of `member` back. Returns the number that comes again.
 
         They come again after `delay_s`, or, None, after a time that grows with each try. `counts`: True for a
-        failed try. In ordered groups everything behind them comes again as well.
+        failed try. In ordered groups everything behind them comes again as well. Without room for more spans
+        neighbours come again too; then none of them has failed.
         """
         given: list[Span] = []
         for offset, count in runs:
@@ -338,10 +339,12 @@ class AckTracker:
                 a, b = max(first, span.first), min(end, span.end)
                 if not self._open(a, b):
                     continue  # done before: neither it nor anything behind it comes again
-                if len(self._spans) + 2 > self._rules.spans_max:
-                    a, b = span.first, span.end  # no room for pieces: the whole span
+                fails = counts
+                if len(self._spans) + 2 > self._rules.spans_max:  # no room for pieces: the whole span
+                    fails &= self._open(a, b) == self._open(span.first, span.end)
+                    a, b = span.first, span.end
                 given.append(self._split(span, a, b))
-                self._fail(given[-1], now_s, cause, counts=counts, delay_s=delay_s)
+                self._fail(given[-1], now_s, cause, counts=fails, delay_s=delay_s)
         returned = self._come_again(given)
         self.counts.returned += returned
         return returned
