@@ -15,6 +15,7 @@ from typing import Self
 
 from edge.client.errors import CannotConnect, ClientError, ConnectionLost, ConnectRefused, ConnectTimeout
 from edge.client.options import Address, Options
+from edge.errors import FILES_REMEDY
 from edge.mqtt import ConnAck, Connect, Disconnect, Packet, ProtocolError
 from edge.mqtt.connection import Connection, Role, State, disconnect_packet
 
@@ -252,6 +253,8 @@ def _explained(error: OSError, address: Address, timeout_s: float, *, secure: bo
             f"{text}: connection refused, no program listens there",
             hint="start a broker there (`brim run`), or name another host and port",
         )
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return CannotConnect(f"{text}: {error.strerror}", hint=FILES_REMEDY)
     hint = "" if secure else "check that the port is one of plain MQTT; for TLS use mqtts://, or --tls"
     if address.path:
         hint = "name the socket of a listener (`path` in [[listener]]), which this user may open"

@@ -1,7 +1,10 @@
 """Connecting: addresses, refusals and silences, each with words a person can act on."""
 
 import asyncio
+import resource
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import get_type_hints
 
@@ -19,6 +22,7 @@ from edge.client.errors import (
     SubscribeRefused,
 )
 from edge.client.options import Address, OptionFields, Reconnect, parse_url
+from edge.errors import FILES_REMEDY
 from edge.mqtt import ConnAck, Connect, Properties, Publish, ReasonCode, SubAck, Subscribe, Version, Will
 from tests.support.cancelling import ends_when_cancelled_on_leaving
 from tests.support.ports import free_port
@@ -30,6 +34,17 @@ async def refusal(url: str, **options: object) -> ClientError:
         async with edge.client.connect(url, **options):  # type: ignore[arg-type]
             raise AssertionError("connected")
     return error.value
+
+
+@contextmanager
+def no_free_descriptors() -> Iterator[None]:
+    """No further file descriptor for this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_nobody_listens() -> None:
@@ -253,6 +268,14 @@ async def test_a_missing_socket_is_not_taken_for_a_wrong_port(tmp_path) -> None:
     with pytest.raises(CannotConnect, match="No such file") as error:
         await edge.client.connect(f"unix://{tmp_path}/none").__aenter__()
     assert error.value.hint.startswith("name the socket of a listener")
+
+
+async def test_a_process_without_free_descriptors_is_told_its_limit() -> None:
+    port = free_port()
+    with no_free_descriptors():
+        error = await refusal(f"mqtt://127.0.0.1:{port}")
+    assert isinstance(error, CannotConnect)
+    assert error.hint == FILES_REMEDY
 
 
 def test_addresses_are_shown_as_they_are_written() -> None:
