@@ -107,6 +107,13 @@ class NotOpen(EdgeError, RuntimeError):
     """A consumer, client or subscription that is used before `with`, after its end, or in a forked child."""
 
 
+def check_seconds(name: str, value_s: float) -> None:
+    """Raise InvalidArgument for a time that is negative or not a number."""
+    if not value_s >= 0:
+        hint = "choose a number of seconds; 0 does not wait"
+        raise InvalidArgument(f"invalid {name} {value_s} (allowed: 0 or more)", hint=hint)
+
+
 def opened_before_fork(noun: str) -> NotOpen:
     """Error of a forked child that uses a connection of its parent: their threads are in the parent only."""
     return NotOpen(f"the {noun} was opened before a fork", hint="open another one in the child")

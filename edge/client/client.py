@@ -36,7 +36,7 @@ from edge.client.errors import (
 )
 from edge.client.options import DEFAULT_URL, OptionFields, Options, parse_url, random_client_id
 from edge.client.subscriptions import Subscription, SubscriptionRouter, message_of
-from edge.errors import NoAnswer
+from edge.errors import NoAnswer, check_seconds
 from edge.logging_setup import pairs
 from edge.mqtt import (
     ConnAck,
@@ -153,6 +153,7 @@ class Client:
         if timeout_s is None:
             await (await self.submit(topic, payload, qos, retain, properties=properties))
             return
+        check_seconds("timeout_s", timeout_s)
         try:
             async with asyncio.timeout(timeout_s) as waiting:
                 await (await self.submit(topic, payload, qos, retain, properties=properties))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import ssl
@@ -96,6 +97,7 @@ class Options:
             hint = "add version=5, or use clean_start"
             raise InvalidOption("session_expiry_s needs MQTT 5", hint=hint)
         for name, low, high in (
+            ("connect_timeout_s", 0, math.inf),
             ("keep_alive_s", 0, 65_535),
             ("window", 1, 65_535),
             ("receive_maximum", 1, 65_535),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from edge.client.errors import SubscribeRefused
+from edge.errors import check_seconds
 from edge.mqtt import Properties, Publish, Version, matches, split_share
 from edge.mqtt.inflight import Receipt
 from edge.mqtt.properties import NO_PROPERTIES
@@ -125,8 +126,10 @@ class Subscription:
     async def read(self, timeout_s: float = 0.0) -> Message | None:
         """The next message; None if there is none within `timeout_s`, or the subscription has ended."""
         await self.start()
-        if not self._queue and not self._over and timeout_s <= 0:
-            return None
+        if not self._queue and not self._over:
+            check_seconds("timeout_s", timeout_s)
+            if timeout_s == 0:
+                return None
         with suppress(StopAsyncIteration):
             return await within(timeout_s, anext(self))
         return None

@@ -14,7 +14,7 @@ import zmq
 
 from edge.config.directories import StrPath, runtime_directory
 from edge.consumers.protocol import PROTOCOL, Answer, Message, RequestMessage
-from edge.errors import BrokerUnreachable, ControlError, NoAnswer, invalid_endpoint
+from edge.errors import BrokerUnreachable, ControlError, NoAnswer, check_seconds, invalid_endpoint
 from edge.rpc import client as rpc
 from edge.rpc.protocol import encode, expect
 
@@ -134,6 +134,7 @@ class RequestClient:
         timeout_s: float = REPLY_TIMEOUT_S,
     ) -> tuple[A, list[bytes]]:
         """Send a request and return its answer and frames. Raises Refused, BrokerUnreachable."""
+        check_seconds("timeout_s", timeout_s)
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
         socket = self._client_socket.socket
         while not self._client_socket.send(request, frames):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ from edge.consumers.ack_result import AckResult, Offsets, offset_of, result_of
 from edge.consumers.client_socket import Curve, endpoint_of
 from edge.consumers.client_state import ConsumerBatch, ConsumerCore, ConsumerSettings
 from edge.consumers.core_connection import CoreConnection, check_argument, check_filters
-from edge.consumers.delivery_settings import DeliverySettings, invalid_value
+from edge.consumers.delivery_settings import LIMITS, DeliverySettings, SettingName, invalid_value
 from edge.consumers.groups import Mode
 from edge.consumers.protocol import (
     BATCH_MAX_BYTES,
@@ -183,6 +182,15 @@ def _delivery(
     if speed:
         hint = "1 is the original speed, 0 as fast as possible"
         check_argument("speed", speed, SPEED_MIN, SPEED_MAX, hint)
+    times: dict[SettingName, float | None] = {
+        "lease_ms": lease_s,
+        "backoff_ms": backoff_s,
+        "backoff_max_ms": backoff_max_s,
+    }
+    for name, value in times.items():
+        if value is not None:
+            low, high = (limit / 1000 for limit in LIMITS[name])
+            check_argument(f"{name.removesuffix('ms')}s", value, low, high)
     lease_ms, backoff_ms, backoff_max_ms, speed_permille = map(
         _thousandths, (lease_s, backoff_s, backoff_max_s, speed)
     )
@@ -195,4 +203,4 @@ def _delivery(
 def _thousandths(value: float | None) -> int | None:
     if value is None:
         return None
-    return round(value * 1000) if math.isfinite(value) else -1  # which no setting allows
+    return round(value * 1000)

@@ -17,7 +17,7 @@ import zmq
 
 from edge.consumers.client_socket import ClientSocket, Curve, unreachable
 from edge.consumers.protocol import FILTERS_MAX, Answer, RequestMessage
-from edge.errors import InvalidArgument, NotOpen, Refused, opened_before_fork
+from edge.errors import InvalidArgument, NotOpen, Refused, check_seconds, opened_before_fork
 from edge.local.filters import checked_filters
 
 SLICE_S = 0.1  # the longest sleep: then the connection is looked at
@@ -78,6 +78,7 @@ class CoreConnection(Generic[B]):
     _noun = "consumer"
 
     def __init__(self, core: Core[B], endpoint: str, curve: Curve | None, connect_timeout_s: float) -> None:
+        check_seconds("connect_timeout_s", connect_timeout_s)
         self._core = core
         self._endpoint = endpoint
         self._curve = curve
@@ -181,6 +182,7 @@ class BlockingConnection(CoreConnection[B]):
 
     def read(self, timeout_s: float = 0.0) -> B | None:
         """The next batch; None if there is none within `timeout_s`."""
+        check_seconds("timeout_s", timeout_s)
         deadline = time.monotonic() + timeout_s
         self._step(0.0)
         while (batch := self._core.next_batch(time.monotonic())) is None:

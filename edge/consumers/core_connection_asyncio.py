@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 
 from edge.consumers.client_socket import unreachable
 from edge.consumers.core_connection import LEAVE_MS, CoreConnection
+from edge.errors import check_seconds
 from edge.waiting import within
 
 LEAVE_STEP_MS = 5
@@ -86,6 +87,7 @@ class AsyncioConnection(CoreConnection[B]):
 
     async def read(self, timeout_s: float = 0.0) -> B | None:
         """The next batch; None if there is none within `timeout_s`."""
+        check_seconds("timeout_s", timeout_s)
         self._opened()
         if (batch := self._core.next_batch(time.monotonic())) is None:
             return await within(timeout_s, self.__anext__())

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from edge.config.directories import StrPath
-from edge.errors import BrokerUnreachable, InvalidArgument, NotOpen
+from edge.errors import BrokerUnreachable, InvalidArgument, NotOpen, check_seconds
 from edge.local.filters import checked_filters
 from edge.local.protocol import Admit, Connection, Done, Message, Request, RingInfo, RingList, Rings
 from edge.local.ring_poll import RingPoll
@@ -349,6 +349,7 @@ class ShmSubscription(RingSubscription):
 
     def read(self, timeout_s: float = 0.0) -> RingBatch | None:
         """The next batch, of one ring; None if there is none within `timeout_s`."""
+        check_seconds("timeout_s", timeout_s)
         deadline = time.monotonic() + timeout_s
         while True:
             if self._chores_due():

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Self
 
-from edge.errors import BrokerUnreachable
+from edge.errors import BrokerUnreachable, check_seconds
 from edge.local.shm_subscription import RingBatch, RingSubscription
 from edge.waiting import within
 
@@ -30,6 +30,7 @@ class ShmSubscription(RingSubscription):
 
     async def read(self, timeout_s: float = 0.0) -> RingBatch | None:
         """The next batch, of one ring; None if there is none within `timeout_s`."""
+        check_seconds("timeout_s", timeout_s)
         await self._run_due_chores()
         if timeout_s <= 0:
             return self._next_batch()

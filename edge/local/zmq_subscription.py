@@ -15,7 +15,14 @@ from typing import Any, Self
 import zmq
 
 from edge.config.directories import StrPath, runtime_directory
-from edge.errors import FrameError, InvalidArgument, NotOpen, invalid_endpoint, opened_before_fork
+from edge.errors import (
+    FrameError,
+    InvalidArgument,
+    NotOpen,
+    check_seconds,
+    invalid_endpoint,
+    opened_before_fork,
+)
 from edge.local.filters import checked_filters
 from edge.local.zmq_frames import TOPICS_MAX, Continuity, Header, decode, prefix_of
 from edge.mqtt.topic_filters import matches
@@ -124,6 +131,8 @@ class ZmqSubscription(FrameSubscription):
 
     def read(self, timeout_s: float = 0.0) -> Arrival | None:
         """The next message; None if there is none within `timeout_s`."""
+        if not self._taken:
+            check_seconds("timeout_s", timeout_s)
         deadline = time.monotonic() + timeout_s
         while not self._taken and not self._take_queued():
             left_ms = (deadline - time.monotonic()) * 1000

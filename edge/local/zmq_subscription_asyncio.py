@@ -8,6 +8,7 @@ from typing import Self
 
 import zmq.asyncio
 
+from edge.errors import check_seconds
 from edge.local.zmq_subscription import Arrival, FrameSubscription
 
 
@@ -21,6 +22,8 @@ class ZmqSubscription(FrameSubscription):
 
     async def read(self, timeout_s: float = 0.0) -> Arrival | None:
         """The next message; None if there is none within `timeout_s`."""
+        if not self._taken:
+            check_seconds("timeout_s", timeout_s)
         deadline = time.monotonic() + timeout_s
         while not self._taken and not self._take_queued():
             left_ms = (deadline - time.monotonic()) * 1000

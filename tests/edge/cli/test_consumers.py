@@ -104,10 +104,10 @@ def test_a_setting_outside_of_its_limits_is_refused(words, error, capsys):
 
 def test_a_consumer_checks_its_settings_before_it_connects():
     for options, text in (
-        ({"lease_s": 0}, r"invalid lease_ms 0 \(allowed: 1 to 3600000\)"),
+        ({"lease_s": 0}, r"invalid lease_s 0 \(allowed: 0.001 to 3600.0\)"),
         ({"tries_max": -1}, r"invalid tries_max -1 \(allowed: 0 to 1000\)"),
-        ({"backoff_s": float("nan")}, "invalid backoff_ms"),
-        ({"backoff_max_s": float("inf")}, "invalid backoff_max_ms"),
+        ({"backoff_s": float("nan")}, "invalid backoff_s nan"),
+        ({"backoff_max_s": float("inf")}, "invalid backoff_max_s inf"),
         ({"speed": float("nan")}, "invalid speed nan"),
     ):
         with pytest.raises(InvalidArgument, match=text):
