@@ -25,8 +25,16 @@ from edge.consumers.ack_result import AckResult
 from edge.consumers.client_socket import REPLY_TIMEOUT_S, Curve, RequestClient
 from edge.consumers.client_state import ConsumerBatch
 from edge.consumers.consumer_connection import ConsumerConnection
-from edge.consumers.core_connection import SLICE_S, BlockingConnection
-from edge.consumers.protocol import VERSION, Acknowledgement, Letter, Publish, Published
+from edge.consumers.core_connection import SLICE_S, BlockingConnection, check_argument
+from edge.consumers.protocol import (
+    LETTERS_MAX,
+    NUMBER_MAX,
+    VERSION,
+    Acknowledgement,
+    Letter,
+    Publish,
+    Published,
+)
 from edge.mqtt import check_name, payload_bytes
 from ringbuf import Record
 
@@ -93,12 +101,15 @@ def publish(
     Blocks until they are as durable as a PUBACK promises: at "upstream" until the sinks have them.
 
     A Letter has the topic, and optionally a time before which consumers do not get it. Raises
-    BrokerUnreachable, Refused; ProtocolError for an invalid topic (wildcards, for example); TypeError for a
-    payload that is neither bytes nor str. After an exception nothing is stored; after NoAnswer, at the end
-    of `timeout_s`, the messages may be.
+    InvalidArgument, BrokerUnreachable, Refused; ProtocolError for an invalid topic (wildcards, for example);
+    TypeError for a payload that is neither bytes nor str. After an exception nothing is stored; after
+    NoAnswer, at the end of `timeout_s`, the messages may be.
     """
+    check_argument("number of letters", len(letters), 1, LETTERS_MAX, "publish more in several calls")
     for letter, _ in letters:
         check_name(letter.topic)
+        check_argument("qos", letter.qos, 0, 2)
+        check_argument("not_before_ns", letter.not_before_ns or 0, 0, NUMBER_MAX, "choose a time since 1970")
     frames = [payload_bytes(payload) for _, payload in letters]
     with RequestClient(runtime_dir, endpoint=endpoint, curve=curve) as client:
         request = Publish(client.number(), VERSION, tuple(letter for letter, _ in letters))

@@ -87,7 +87,8 @@ Code = Literal["malformed", "refused", "unknown", "fenced", "full"]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 GROUP_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"  # topics of dead letters contain the name
 GroupName = Annotated[str, Meta(pattern=GROUP_PATTERN)]
-U64 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+NUMBER_MAX: Final = (1 << 63) - 1
+U64 = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 U32 = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Run = tuple[U64, Annotated[int, Meta(ge=1, lt=1 << 40)]]  # offset, count
 DelayMs = Annotated[int, Meta(ge=0, le=7 * 86_400_000)]

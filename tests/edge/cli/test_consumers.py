@@ -114,6 +114,21 @@ def test_a_consumer_checks_its_settings_before_it_connects():
             consumer("billing", "a/#", **options)
 
 
+@pytest.mark.parametrize(
+    ("letters", "text"),
+    [
+        ([], r"invalid number of letters 0 \(allowed: 1 to 1024\)"),
+        ([Letter("a")] * 1025, r"invalid number of letters 1025 \(allowed: 1 to 1024\)"),
+        ([Letter("a", qos=5)], r"invalid qos 5 \(allowed: 0 to 2\)"),
+        ([Letter("a", not_before_ns=-1)], r"invalid not_before_ns -1 \(allowed: 0 to 9223372036854775807\)"),
+        ([Letter("a", not_before_ns=1 << 63)], "invalid not_before_ns 9223372036854775808"),
+    ],
+)
+def test_letters_are_checked_before_they_are_sent(letters, text, runtime_directory):
+    with pytest.raises(InvalidArgument, match=text):
+        publish([(letter, b"") for letter in letters], runtime_dir=runtime_directory, timeout_s=0.1)
+
+
 def test_without_a_broker_it_says_so(runtime_directory, capsys, monkeypatch):
     monkeypatch.setattr("edge.consumers.client_socket.CONNECT_TIMEOUT_S", 0.1)
     status, _, error = brim(capsys, "ls", "--runtime-dir", runtime_directory)
