@@ -27,8 +27,9 @@ JavaScript for Node that use their standard libraries only.
 ## Transport
 
 The broker has a ZeroMQ ROUTER socket, by default the Unix socket `RUNTIME_DIR/consumers.sock`
-(`consumers.endpoint`). A client is a DEALER. Off loopback the socket requires CURVE keys. A client without
-libzmq speaks [ZMTP 3.1](https://rfc.zeromq.org/spec/37/) with the mechanism NULL:
+(`consumers.endpoint`). A client is a DEALER. A Unix socket takes no keys: its mode, 0660, guards it. Off
+loopback the socket requires CURVE keys. A client without libzmq speaks
+[ZMTP 3.1](https://rfc.zeromq.org/spec/37/) with the mechanism NULL:
 
 ```
   client sends                                   bytes

@@ -115,7 +115,8 @@ def _secret_mistakes(config: Config) -> Iterator[str]:
         from edge.observe.http_token import TokenFile
 
         reads.append(partial(TokenFile, config.metrics.token_file))
-    if (config.zmq.enabled or config.consumers.enabled) and config.zmq.secret_key_file is not None:
+    uses_keys = config.zmq.enabled or (config.consumers.enabled and config.consumers_need_keys)
+    if uses_keys and config.zmq.secret_key_file is not None:
         from edge.local.zmq_server_socket import key_pair
 
         reads.append(partial(key_pair, config.zmq.secret_key_file))

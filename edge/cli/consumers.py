@@ -22,13 +22,14 @@ import datetime as dt
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
 from edge.cli.argument_types import seconds, speed
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.humanize import count_in_words, seconds_in_words
-from edge.consumers.client_socket import RequestClient
+from edge.consumers.client_socket import Curve, RequestClient
 from edge.consumers.delivery_settings import LIMITS, DeliverySettings, SettingName
 from edge.consumers.protocol import (
     VERSION,
@@ -44,7 +45,7 @@ from edge.consumers.protocol import (
     StartWord,
 )
 from edge.consumers.start_place import unix_ns
-from edge.errors import EdgeError
+from edge.errors import EdgeError, InvalidArgument
 from edge.terminal_escape import escaped
 
 DEFAULT = "default"
@@ -86,12 +87,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         verb.add_argument(
             "--endpoint", default="", help="endpoint of the broker (default: in the runtime directory)"
         )
+        verb.add_argument(
+            "--secret-key", type=Path, metavar="FILE", help="secret key, for a tcp:// --endpoint with keys"
+        )
+        verb.add_argument(
+            "--server-key", type=Path, metavar="FILE", help="public key of the broker, with --secret-key"
+        )
         add_runtime_argument(verb)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb and return its exit status."""
-    with RequestClient(arguments.runtime_dir, endpoint=arguments.endpoint) as client:
+    curve = _curve(arguments.secret_key, arguments.server_key)
+    with RequestClient(arguments.runtime_dir, endpoint=arguments.endpoint, curve=curve) as client:
         if (request := _request(arguments, client)) is not None:
             client.request(request, Done)
         if arguments.what == "forget":
@@ -109,6 +117,16 @@ def run(arguments: argparse.Namespace) -> int:
         for line in _lines(info, places=arguments.what != "ls"):
             print(escaped(line))
     return 0
+
+
+def _curve(secret_key: Path | None, server_key: Path | None) -> Curve | None:
+    """Keys of the command line. Raises InvalidArgument: one of the two files is missing."""
+    if secret_key is not None and server_key is not None:
+        return Curve(secret_key, server_key)
+    if secret_key is not None or server_key is not None:
+        missing = "--server-key" if server_key is None else "--secret-key"
+        raise InvalidArgument(f"{missing} is missing", hint="give --secret-key and --server-key, or neither")
+    return None
 
 
 def _request(arguments: argparse.Namespace, client: RequestClient) -> Reset | SetGroup | Forget | None:

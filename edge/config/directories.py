@@ -41,6 +41,11 @@ def runtime_directory(configured: StrPath | None) -> Path:
     return service if not control_socket(directory).exists() and service.is_dir() else directory
 
 
+def is_socket_file(endpoint: str) -> bool:
+    """True if an endpoint is a Unix socket with a file, whose permissions guard it."""
+    return endpoint.startswith("ipc://") and not endpoint.startswith("ipc://@")
+
+
 def default_state_dir() -> Path:
     """$STATE_DIRECTORY (set by systemd), otherwise ~/.local/state/brim, with -<instance>."""
     directory = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]

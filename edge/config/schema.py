@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-from edge.config.directories import default_runtime_dir, default_state_dir, instance
+from edge.config.directories import default_runtime_dir, default_state_dir, instance, is_socket_file
 from edge.config.limits import Limits
 from edge.config.listener import Listener, Tls
 from edge.config.quota import Quota
@@ -253,7 +253,9 @@ class Zmq(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Consumers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Named consumers and consumer groups over ZeroMQ, in [consumers].
 
-    An endpoint that other machines reach needs the CURVE keys of [zmq].
+    An endpoint that other machines reach needs the CURVE keys of [zmq]. If they are set, each tcp:// endpoint
+    requires them. A socket file (ipc:///PATH) takes no keys: its mode, 0660, and that of its directory,
+    0750 for the runtime directory, guard it.
     """
 
     enabled: bool = True
@@ -566,3 +568,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def consumers_endpoint(self) -> str:
         """Endpoint of consumers."""
         return self.consumers.endpoint or f"ipc://{self.runtime_dir / 'consumers.sock'}"
+
+    @property
+    def consumers_need_keys(self) -> bool:
+        """True if consumers need CURVE keys: the broker has keys, and the endpoint is not a socket file."""
+        return self.zmq.secret_key_file is not None and not is_socket_file(self.consumers_endpoint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +13,16 @@ from typing import Self, TypeVar
 import msgspec
 import zmq
 
-from edge.config.directories import StrPath, runtime_directory
+from edge.config.directories import StrPath, is_socket_file, runtime_directory
 from edge.consumers.protocol import PROTOCOL, Answer, Message, RequestMessage
-from edge.errors import BrokerUnreachable, ControlError, NoAnswer, check_seconds, invalid_endpoint
+from edge.errors import (
+    BrokerUnreachable,
+    ControlError,
+    InvalidArgument,
+    NoAnswer,
+    check_seconds,
+    invalid_endpoint,
+)
 from edge.rpc import client as rpc
 from edge.rpc.protocol import encode, expect
 
@@ -22,12 +30,18 @@ CONNECT_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 10.0
 RECONNECT_FIRST_MS, RECONNECT_MAX_MS = 50, 1_000
 SEND_HIGH_WATER = 64
+EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+MECHANISM_MISMATCH = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH  # keys on one side only
+EVENT = struct.Struct("=HI")  # of a monitor: event, value
 
 A = TypeVar("A", bound=Message)
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """Keys for a remote endpoint: the client's secret certificate, and the broker's public one."""
+    """Keys for a tcp:// endpoint: the client's secret certificate, and the broker's public one.
+
+    A socket file (ipc://) takes no keys: its permissions guard it.
+    """
 
     secret_key_file: Path
     server_key_file: Path
@@ -49,6 +63,9 @@ class ClientSocket:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, curve: Curve | None) -> None:
         self.endpoint = endpoint
+        self._curve = curve
+        self._has_lost = False
+        self._refused_by = 0  # event of a monitor
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         socket = self.socket
         socket.set(zmq.IMMEDIATE, 1)
@@ -56,10 +73,10 @@ class ClientSocket:
         socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
         socket.set(zmq.RECONNECT_IVL, RECONNECT_FIRST_MS)
         socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        self._losses = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = socket.get_monitor_socket(EVENTS)
         try:
             if curve is not None:
-                _encrypt(socket, curve)
+                _encrypt(socket, endpoint, curve)
             socket.connect(endpoint)
         except (zmq.ZMQError, OSError, ValueError, ControlError) as error:
             self.close()
@@ -71,8 +88,15 @@ class ClientSocket:
     @property
     def connected(self) -> bool:
         """True if a broker is connected, and accepts requests. False once after a connection was lost."""
-        has_lost = self._take_losses()
+        self._take_events()
+        has_lost, self._has_lost = self._has_lost, False
         return not has_lost and bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLOUT)
+
+    def check(self) -> None:
+        """Raise BrokerUnreachable if the broker refused the keys, or their absence: ZeroMQ gives up then."""
+        self._take_events()
+        if self._refused_by:
+            raise _keys_refused(self.endpoint, self._curve, self._refused_by)
 
     @property
     def readable(self) -> bool:
@@ -98,18 +122,19 @@ class ClientSocket:
     def close(self) -> None:
         """Close the socket. May be called twice."""
         if not self.socket.closed:
-            self._take_losses()  # ZeroMQ's thread may wait for room, with the lock of disable_monitor()
+            self._take_events()  # ZeroMQ's thread may wait for room, with the lock of disable_monitor()
             self.socket.disable_monitor()
-            self._losses.close()
+            self._monitor.close()
             self.socket.close()
 
-    def _take_losses(self) -> bool:
-        """True if a connection was lost since the last call."""
-        has_lost = False
-        while int(self._losses.get(zmq.EVENTS)) & zmq.POLLIN:
-            self._losses.recv_multipart(zmq.NOBLOCK)
-            has_lost = True
-        return has_lost
+    def _take_events(self) -> None:
+        """Note lost connections and refused keys since the last call."""
+        while int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
+            event, value = EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
+            if event == zmq.EVENT_DISCONNECTED:
+                self._has_lost = True
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH or value == MECHANISM_MISMATCH:
+                self._refused_by = event
 
 
 class RequestClient:
@@ -138,6 +163,7 @@ class RequestClient:
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
         socket = self._client_socket.socket
         while not self._client_socket.send(request, frames):
+            self._client_socket.check()
             if time.monotonic() >= deadline:
                 raise unreachable(self._client_socket.endpoint)
             socket.poll(100, zmq.POLLOUT)
@@ -171,11 +197,40 @@ def unreachable(endpoint: str) -> BrokerUnreachable:
     return BrokerUnreachable(f"no broker serves consumers at {endpoint}", hint=hint)
 
 
-def _encrypt(socket: zmq.Socket[bytes], curve: Curve) -> None:
-    from zmq.auth import load_certificate
+def _keys_refused(endpoint: str, curve: Curve | None, event: int) -> BrokerUnreachable:
+    """Error for an endpoint that needs keys, takes none, or does not know those of `curve`."""
+    if curve is None:
+        text = f"{endpoint} requires CURVE keys, and none are given"
+        hint = "give curve=, or --secret-key and --server-key of `brim consumers`"
+    elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        text = f"{endpoint} does not accept the key {curve.secret_key_file}"
+        hint = "copy its public key to zmq.client_keys_dir of the broker, and start the broker again"
+    else:
+        text = f"{endpoint} uses no CURVE keys, and {curve.secret_key_file} is given"
+        hint = "remove the keys, or set secret_key_file and client_keys_dir in [zmq] of the broker"
+    return BrokerUnreachable(text, hint=hint)
 
-    public_key, secret_key = load_certificate(curve.secret_key_file)
+
+def _encrypt(socket: zmq.Socket[bytes], endpoint: str, curve: Curve) -> None:
+    if is_socket_file(endpoint):
+        text = (
+            f"keys {curve.secret_key_file} for {endpoint}: a socket file takes none, its permissions guard it"
+        )
+        raise InvalidArgument(text, hint="remove the keys, or name a tcp:// endpoint")
+    public_key, secret_key = _certificate(curve.secret_key_file)
     if secret_key is None:
         raise ControlError(f"{curve.secret_key_file} has no secret key", hint="name the file .key_secret")
     socket.curve_publickey, socket.curve_secretkey = public_key, secret_key
-    socket.curve_serverkey = load_certificate(curve.server_key_file)[0]
+    socket.curve_serverkey = _certificate(curve.server_key_file)[0]
+
+
+def _certificate(file: Path) -> tuple[bytes, bytes | None]:
+    """(public, secret) key of a file."""
+    from zmq.auth import load_certificate
+
+    try:
+        return load_certificate(file)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(
+            f"{file}: {error}", hint="make one with zmq.auth.create_certificates()"
+        ) from error

@@ -109,7 +109,9 @@ class CoreConnection(Generic[B]):
         now_s = time.monotonic()
         while (received := socket.receive()) is not None:
             core.take(*received, now_s)
-        for request in core.requests(now_s, connected=socket.connected):
+        if not (connected := socket.connected):
+            socket.check()
+        for request in core.requests(now_s, connected=connected):
             if not socket.send(request):
                 core.unsent(request)
         return min(max(core.due_s(now_s) - now_s, 0.0), SLICE_S)

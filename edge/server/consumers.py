@@ -47,8 +47,9 @@ def consumers_endpoint(
         coordinator.also.append(outlet.look)
         return coordinator
 
-    keys, clients = config.zmq.secret_key_file, config.zmq.client_keys_dir
-    endpoint = ConsumersEndpoint(zmq_listener, make, secret_key_file=keys, client_keys_dir=clients)
+    zmq = config.zmq
+    keys = (zmq.secret_key_file, zmq.client_keys_dir) if config.consumers_need_keys else (None, None)
+    endpoint = ConsumersEndpoint(zmq_listener, make, secret_key_file=keys[0], client_keys_dir=keys[1])
     outlet.hand_over = endpoint.call
     outlet.follow_upstream()
 

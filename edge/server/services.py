@@ -231,7 +231,7 @@ class Services:
         self._consumers = OnDemand(core.consumers_listener, "edge.server.consumers", self._start_consumers)
         core.down.push_async_callback(self._consumers.stop)
         has_groups = _has_groups(config)  # creates the directory that the start needs
-        if has_groups or config.zmq.secret_key_file is not None:
+        if has_groups or config.consumers_need_keys:  # an unreadable key is an error of the start
             self._consumers.start_now()
         else:
             self._consumers.watch()

@@ -144,8 +144,10 @@ def _own(config: Config) -> int:
     ZeroMQ's are among them: libzmq ends a process that has no descriptor for it.
     """
     bridges = sum(bridge.in_broker for bridge in config.bridge)
-    endpoint = OF_ENDPOINT + (OF_KEYS if config.zmq.secret_key_file is not None else 0)
-    return OWN_MIN + endpoint * _endpoints(config) + _logs(config) * OF_LOG + bridges * OF_BRIDGE
+    publisher_needs_keys = config.zmq.enabled and config.zmq.secret_key_file is not None
+    with_keys = publisher_needs_keys + (config.consumers.enabled and config.consumers_need_keys)
+    endpoints = OF_ENDPOINT * _endpoints(config) + OF_KEYS * with_keys
+    return OWN_MIN + endpoints + _logs(config) * OF_LOG + bridges * OF_BRIDGE
 
 
 def _logs(config: Config) -> int:

@@ -55,6 +55,15 @@ def test_files_with_secrets_are_read(file: Path, capsys: pytest.CaptureFixture[s
         assert any(key in line and str(path) in line for line in mistakes), mistakes
 
 
+def test_keys_that_no_endpoint_uses_are_not_read(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = '[zmq]\nsecret_key_file = "/none"\nclient_keys_dir = "/"\nenabled = false\n'
+    file.write_text(keys)
+    assert main(["check", str(file)]) == 0
+    file.write_text(f'{keys}[consumers]\nendpoint = "tcp://127.0.0.1:5557"\n')
+    assert main(["check", str(file)]) == 2
+    assert "zmq.secret_key_file /none" in capsys.readouterr().err
+
+
 def test_a_role_of_the_console_needs_a_user(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     users = file.with_name("web.users")
     users.write_text("")

@@ -2,14 +2,17 @@
 
 import json
 import os
+import stat
 
 import pytest
+import zmq.auth
 
 from brim import Letter, consumer, publish
 from edge.cli import main
 from edge.cli.consumers import place_in_words
 from edge.errors import EdgeError, InvalidArgument, Refused
 from tests.support.brim_process import BrimProcess
+from tests.support.ports import free_port
 
 
 @pytest.fixture
@@ -55,6 +58,43 @@ def test_groups_are_listed_with_their_lag_and_put_somewhere_else(broker, capsys)
         "there is no group billing" in error,
         "a group begins with its first consumer" in error,
     ) == (4, True, True)
+
+
+def test_keys_of_zeromq_change_nothing_for_consumers_of_this_machine(runtime_directory, tmp_path, capsys):
+    zmq.auth.create_certificates(tmp_path, "broker")
+    keys = f'[zmq]\nsecret_key_file = "{tmp_path}/broker.key_secret"\nclient_keys_dir = "{tmp_path}"\n'
+    with BrimProcess(runtime_directory, tmp_path, keys, bridge=False):
+        publish([(Letter("a/1"), b"x")], runtime_dir=runtime_directory)
+        with consumer("billing", "a/#", start="oldest", runtime_dir=runtime_directory) as records:
+            assert records.read(20.0) is not None
+        status, said, error = brim(capsys, "ls", "--runtime-dir", runtime_directory)
+        assert (status, said.partition(":")[0], error) == (0, "billing", "")
+        assert stat.S_IMODE((runtime_directory / "consumers.sock").stat().st_mode) == 0o660
+        assert not stat.S_IMODE(runtime_directory.stat().st_mode) & 0o007
+
+
+def test_keys_are_given_for_an_endpoint_that_requires_them(runtime_directory, tmp_path, capsys):
+    for name in ("broker", "app"):
+        zmq.auth.create_certificates(tmp_path, name)
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    keys = f'[zmq]\nsecret_key_file = "{tmp_path}/broker.key_secret"\nclient_keys_dir = "{tmp_path}"\n'
+    with BrimProcess(
+        runtime_directory, tmp_path, f'{keys}[consumers]\nendpoint = "{endpoint}"\n', bridge=False
+    ):
+        where = ("ls", "--endpoint", endpoint)
+        own = ("--secret-key", tmp_path / "app.key_secret")
+        status, said, _ = brim(capsys, *where, *own, "--server-key", tmp_path / "broker.key")
+        assert (status, said) == (0, "there are no groups of consumers\n")
+        status, _, error = brim(capsys, *where)
+        assert (status, f"{endpoint} requires CURVE keys" in error, "--secret-key" in error) == (
+            3,
+            True,
+            True,
+        )
+        status, _, error = brim(capsys, *where, *own)
+        assert (status, "--server-key is missing" in error) == (2, True)
+        status, _, error = brim(capsys, *where, *own, "--server-key", tmp_path / "none")
+        assert (status, str(tmp_path / "none") in error) == (2, True)
 
 
 def test_settings_of_a_group_are_changed_and_shown_with_their_source(broker, capsys):

@@ -416,3 +416,14 @@ def _paths(value: object, path: Path = ()) -> list[Path]:
 )
 def test_packets_are_as_long_as_every_ring_has_room_for(text: str, longest: int) -> None:
     assert parse(text).packet_max_bytes == longest
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "needs"),
+    [("", False), ("ipc:///run/c.sock", False), ("ipc://@c", True), ("tcp://127.0.0.1:5557", True)],
+)
+def test_consumers_need_keys_unless_permissions_of_a_file_guard_them(endpoint: str, needs: bool) -> None:
+    consumers = f'[consumers]\nendpoint = "{endpoint}"\n'
+    keys = '[zmq]\nsecret_key_file = "/k"\nclient_keys_dir = "/c"\n'
+    assert parse(consumers + keys).consumers_need_keys is needs
+    assert not parse(consumers).consumers_need_keys

@@ -29,7 +29,7 @@ from edge.consumers.protocol import (
     Records,
 )
 from edge.consumers.server import ConsumersEndpoint
-from edge.errors import BrokerUnreachable, EdgeError, Refused
+from edge.errors import BrokerUnreachable, EdgeError, InvalidArgument, Refused
 from edge.rpc.protocol import encode
 from ringbuf import Batch, Ring
 from tests.support.brim_process import BrimProcess
@@ -213,8 +213,31 @@ def test_off_loopback_only_those_with_a_key_of_ours_are_served(ring, tmp_path):
         with consumer("g", "a/#", start="oldest", endpoint=made.endpoint, curve=friend) as records:
             assert records.read(20.0) is not None
         stranger = Curve(tmp_path / "stranger.key_secret", tmp_path / "server.key")
-        with pytest.raises(BrokerUnreachable):
-            consumer("g", "a/#", endpoint=made.endpoint, curve=stranger, connect_timeout_s=0.3).__enter__()
+        with pytest.raises(BrokerUnreachable, match=r"does not accept the key .*stranger\.key_secret"):
+            consumer("g", "a/#", endpoint=made.endpoint, curve=stranger).__enter__()
+        with pytest.raises(BrokerUnreachable, match="requires CURVE keys"):
+            consumer("g", "a/#", endpoint=made.endpoint).__enter__()
+        with (
+            RequestClient(endpoint=made.endpoint) as client,
+            pytest.raises(BrokerUnreachable, match="requires CURVE keys"),
+        ):
+            client.request(Groups(1, VERSION), GroupList)
+
+
+async def test_keys_for_an_endpoint_without_keys_are_an_error_that_names_them(ring, endpoint, tmp_path):
+    for name in ("server", "app"):
+        zmq.auth.create_certificates(tmp_path, name)
+    keys = Curve(tmp_path / "app.key_secret", tmp_path / "server.key")
+    with pytest.raises(InvalidArgument, match=r"app\.key_secret for ipc://.*its permissions guard it"):
+        consumer("g", "a/#", endpoint=endpoint.endpoint, curve=keys).__enter__()
+    other = tmp_path / "other"
+    other.mkdir()
+    with (
+        endpoint_over(ring, other, "tcp://127.0.0.1:*") as made,
+        pytest.raises(BrokerUnreachable, match=r"uses no CURVE keys, and .*app\.key_secret is given"),
+    ):
+        async with async_consumer("g", "a/#", endpoint=made.endpoint, curve=keys):
+            pass
 
 
 async def test_who_asks_for_what_cannot_be_is_told_at_once(endpoint):
