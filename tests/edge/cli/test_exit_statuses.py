@@ -3,6 +3,8 @@
 import errno
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from edge.cli import main
 from edge.cli.exit_status import Exit
 from tests.support.brim_process import BrimProcess
 from tests.support.ports import free_port
+from tests.support.project import ROOT
 
 LOCAL = [
     ["status"],
@@ -122,14 +125,17 @@ def test_a_user_who_may_not_connect_is_refused(
     assert "may not talk to this broker" in capsys.readouterr().err
 
 
-def test_a_file_in_a_directory_that_is_not_there_has_a_remedy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_in_a_directory_that_is_not_there_has_a_remedy(tmp_path: Path) -> None:
     file = tmp_path / "absent" / "rows.csv"
-    assert main(["sql", "SELECT 1", "-o", str(file), "--state-dir", str(tmp_path)]) == Exit.USAGE
-    assert capsys.readouterr().err == f"brim sql: {file}: No such file or directory\n  check the path\n"
-    assert main(["sql", "SELECT 1", "-o", str(file), "--state-dir", str(tmp_path), "--json"]) == Exit.USAGE
-    assert json.loads(capsys.readouterr().err)["hint"] == "check the path"
+    # a process: the verb takes the lowest priority
+    line = [sys.executable, "-m", "edge", "sql", "SELECT 1", "-o", str(file), "--state-dir", str(tmp_path)]
+    text, as_json = (
+        subprocess.run([*line, *more], capture_output=True, cwd=ROOT, timeout=60, check=False)
+        for more in ((), ("--json",))
+    )
+    assert (text.returncode, as_json.returncode) == (Exit.USAGE, Exit.USAGE)
+    assert text.stderr.decode() == f"brim sql: {file}: No such file or directory\n  check the path\n"
+    assert json.loads(as_json.stderr)["hint"] == "check the path"
 
 
 def test_the_help_lists_the_statuses(capsys: pytest.CaptureFixture[str]) -> None:
