@@ -338,10 +338,14 @@ class Maintenance:
 
     def _give_up_work(self) -> None:
         """Stop the job in progress: it may take very long, or its process may be stopped."""
-        job, self._job = self._job, None
+        assert self._job is not None
         self._worker.close()
-        if job is not None and job.kind != "archive":
-            self.turns.skip(job.base)
+        if self._job.kind == "archive":  # completed since the last look, it would outlive its segment
+            self.log.reader.archive.remove(self._job.base)
+            self.log.files.dirsync(self.log.directory)
+        else:
+            self.turns.skip(self._job.base)
+        self._job = None
 
     def _remove(self, removal: Removal, file_bytes: int) -> None:
         archive = self.log.reader.archive

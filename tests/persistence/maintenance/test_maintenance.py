@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,6 @@ from persistence import Log, LoggedRing, LogThread, OsFiles
 from persistence.archive import archive_name, temporary_name
 from persistence.maintenance.background_process import BackgroundProcess, Job, TaskFailed
 from persistence.maintenance.maintenance import (
-    HELD_UP_S,
     LET_GO_BYTES,
     Maintenance,
     MaintenanceRules,
@@ -175,56 +173,6 @@ def test_a_segment_that_cannot_be_archived_now_is_tried_again() -> None:
     kept.steps(40)
     assert states(kept)[0] == "archived"
     assert kept.maintenance.trouble == ""
-
-
-class Stuck(InProcessWorker):
-    """A worker that never answers: stopped, or behind a disk that serves everybody else first."""
-
-    closed = 0
-
-    def start(self, job: Job) -> None:
-        self.job = job
-
-    def result(self) -> None:
-        return None
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-@pytest.mark.parametrize("archive", [True, False])
-def test_idle_work_that_does_not_end_keeps_no_room_from_a_full_disk(archive: bool) -> None:
-    kept = Kept(filled(), MaintenanceRules(archive=archive))
-    worker = kept.maintenance._worker = Stuck(kept.written.files)
-    before = kept.bases()
-    kept.steps(3)
-    assert worker.job.base == before[0]
-    assert (kept.bases(), worker.closed) == (before, 0)
-    kept.written.files.total_bytes, kept.written.files.free_bytes = 100 << 20, 10 << 20
-    kept.steps(3)
-    assert (kept.bases(), worker.closed) == (before[3:], 3)
-
-
-def test_work_that_does_not_end_keeps_no_segment_beyond_the_cap_of_the_log() -> None:
-    kept = Kept(filled(), NO_SCRUB)
-    worker = kept.maintenance._worker = Stuck(kept.written.files)
-    kept.steps(3)
-    before = kept.bases()
-    kept.maintenance._retention = replace(kept.maintenance._retention, retain_bytes=1 << 15)
-    kept.steps(3)
-    assert (kept.bases(), worker.closed) == (before, 0)  # an archive may make room
-    kept.clocks.pass_by(HELD_UP_S)
-    kept.steps(1)
-    assert (kept.bases(), worker.closed) == (before[1:], 1)
-
-
-def test_segments_are_not_looked_at_again_and_again_while_the_worker_works() -> None:
-    """A log may have thousands, and the worker works for days."""
-    kept = Kept(filled(), NO_SCRUB)
-    kept.maintenance._worker = Stuck(kept.written.files)
-    kept.steps(1)
-    kept.maintenance._retention = None  # type: ignore[assignment]  # a look would raise
-    kept.steps(5)
 
 
 # ---- memory ----
