@@ -338,23 +338,17 @@ class Maintenance:
 
     def _give_up_work(self) -> None:
         """Stop the job in progress: it may take very long, or its process may be stopped."""
-        assert self._job is not None
+        job, self._job = self._job, None
         self._worker.close()
-        if self._job.kind == "archive":  # completed since the last look, it would outlive its segment
-            self.log.reader.archive.remove(self._job.base)
-            self.log.files.dirsync(self.log.directory)
-        else:
-            self.turns.skip(self._job.base)
-        self._job = None
+        if job is not None and job.kind != "archive":
+            self.turns.skip(job.base)
 
     def _remove(self, removal: Removal, file_bytes: int) -> None:
-        archive = self.log.reader.archive
+        # Also next to a segment: a job that was given up may have completed an archive that no reader knows.
+        self.log.reader.archive.remove(removal.base)
         if removal.archived:
-            archive.remove(removal.base)
             self.log.files.dirsync(self.log.directory)
         else:
-            if removal.base in archive.bases():  # archived, but its segment not yet removed
-                archive.remove(removal.base)
             self.log.remove(removal.base)
         self.stats.deleted += 1
         self.stats.deleted_bytes += file_bytes
