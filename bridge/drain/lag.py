@@ -113,8 +113,8 @@ class LagMeter:
             waiting = cursor.ahead[-1][0] - offset - drained
         if records > 0:
             oldest_ns = drain.oldest_ns_of(name) or self._first_ns(source, epoch, offset)
-            age_s = drain.clock.age_s(oldest_ns) if oldest_ns is not None else 0.0
-        if records > 0:
+            if oldest_ns is not None:
+                age_s = drain.clock.age_s(oldest_ns)
             age_s = max(age_s, drain.partitions.blocked_s(name))
         return PartitionLag(*name, epoch, offset, max(records, 0), length, age_s, waiting, left_s, error)
 

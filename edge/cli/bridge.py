@@ -51,10 +51,10 @@ from edge.observe.health import TROUBLED
 from edge.server.sd_notify import notify
 from edge.terminal_escape import escaped
 
-YEAR_S = 365 * 86_400  # longer times are shown as no inflow
-
 if TYPE_CHECKING:
     from bridge.drain.bridge import Bridge
+
+YEAR_S = 365 * 86_400  # longer times are shown as no inflow
 
 log = logging.getLogger(__name__)
 
