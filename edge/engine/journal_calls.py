@@ -87,6 +87,11 @@ class JournalEngine(Protocol):
     def replay_refuse_topics(self) -> None:
         """Continue without the topics that are unknown."""
 
+    def replay_log(self, ring: int, position: int, /) -> None:
+        """Read records of an own ring from the log of an earlier configuration if the ring has overwritten
+        them. That log ends at `position`.
+        """
+
     def replay_resume_ring(self, ring: int, position: int, /) -> None:
         """Records of a producer ring below this position were routed before the restart."""
 

@@ -199,7 +199,10 @@ class _Restart:
         """Source that stands for that epoch of a ring now, and the position where its records end."""
         partition = self._partitions.get(name)
         if partition is not None and partition.ring.epoch == epoch:
-            return self._broker.router.rings.number_of(partition), partition.ring.extremes().end_position
+            ring_number = self._broker.router.rings.number_of(partition)
+            if self._past is not None and not partition.durability.is_logged:
+                self._engine.replay_log(ring_number, self._log_end(name, epoch))
+            return ring_number, partition.ring.extremes().end_position
         for ring_number, known in self._broker.journal.rings.items():
             if known == (name, epoch):
                 return ring_number, NEVER_ENDS

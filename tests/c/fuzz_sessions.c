@@ -517,7 +517,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
              "the ring has a writer");
         mq_ring ring = {.kind = MQ_RING_OWN,
                         .writer = &world.writers[i],
-                        .logged = i == LOGGED,
+                        .logged_to = i == LOGGED ? UINT64_MAX : 0,
                         .ring_name = "fuzz",
                         .ring_name_length = 4,
                         .epoch = i + 1};

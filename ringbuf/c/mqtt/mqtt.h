@@ -360,7 +360,7 @@ typedef enum mq_ring_kind {
     MQ_RING_NONE = 0,
     MQ_RING_OWN,         /* this engine writes it */
     MQ_RING_OF_PRODUCER, /* another process writes it, the engine reads it */
-    MQ_RING_ENDED /* the ring or its epoch has ended; the log has its records if `logged` */
+    MQ_RING_ENDED /* the ring or its epoch has ended; the log has its records below `logged_to` */
 } mq_ring_kind;
 
 typedef struct mq_log_block {  /* records that a ring's log must not take yet: output_barrier.c */
@@ -375,11 +375,11 @@ struct mq_ring {
     bool moved;    /* producer ring: read further than stored in the reader's slot */
     bool bad;      /* producer ring: it has an invalid record */
     bool reported; /* Python got the event that it waits or is bad */
-    bool logged;   /* the log has the records that its ring has overwritten */
     mq_link stale_end; /* in engine->rings_to_announce: records were appended, the end is not announced */
     mq_ack_gate ack_gate;
     bool blocks; /* true: a full ring pauses its publisher up to queue_timeout_ms; false: refused at once */
     uint32_t queue_timeout_ms;    /* time that a blocking reader may block before it is evicted */
+    uint64_t logged_to; /* the log has the records below this position that the ring has overwritten */
     uint64_t copied;              /* needed records below this position have been copied */
     uint64_t copy_at;             /* limit of appends: spill.c must check before it is passed */
     uint64_t refused_until_ms;    /* no room for copies: no appends before this time */

@@ -52,7 +52,7 @@ static PyObject *add_ring(engine_object *self, args_t args, Py_ssize_t count)
     mq_ring ring = {.kind = MQ_RING_OWN,
                     .writer = &writer->writer,
                     .ack_gate = {.event = (uint8_t)gate, .visible_when_durable = hide},
-                    .logged = args[2] == Py_True,
+                    .logged_to = args[2] == Py_True ? UINT64_MAX : 0,
                     .blocks = writer->blocks,
                     .queue_timeout_ms = (uint32_t)(writer->queue_timeout_ns / 1000000)};
     return ring_new(self, ring, args[0]);
@@ -503,6 +503,7 @@ static PyMethodDef engine_methods[] = {
     {"replay_route", FAST(engine_replay_route), "(ring, position, records, begin) -> (begin, unknown)"},
     {"replay_resolve", ONE(engine_replay_resolve), "(session) -> unknown topic | None"},
     {"replay_refuse_topics", NONE(engine_replay_refuse_topics), "(): unknown topics stay unknown"},
+    {"replay_log", FAST(engine_replay_log), "(ring, position): the log has the records below"},
     {"replay_resume_ring", FAST(engine_replay_resume_ring), "(ring, position): records below were routed"},
     {"replay_end", NONE(engine_replay_end), "() -> records that sessions wait for and nothing has"},
     {"set_ring_name", FAST(engine_set_ring_name), "(ring, ring name, epoch)"},

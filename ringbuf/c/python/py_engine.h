@@ -116,6 +116,7 @@ PyObject *engine_replayed_position(engine_object *self, PyObject *argument);
 PyObject *engine_replay_route(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_replay_resolve(engine_object *self, PyObject *argument);
 PyObject *engine_replay_refuse_topics(engine_object *self, PyObject *argument);
+PyObject *engine_replay_log(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_replay_resume_ring(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_replay_end(engine_object *self, PyObject *argument);
 

@@ -124,7 +124,8 @@ PyObject *engine_retained_changes(engine_object *self, PyObject *object)
 
 PyObject *engine_add_ended_ring(engine_object *self, PyObject *logged)
 {
-    int index = mq_ring_add(self->engine, (mq_ring){.kind = MQ_RING_ENDED, .logged = logged == Py_True});
+    uint64_t logged_to = logged == Py_True ? UINT64_MAX : 0;
+    int index = mq_ring_add(self->engine, (mq_ring){.kind = MQ_RING_ENDED, .logged_to = logged_to});
     if (index < 0)
         return PyErr_Format(PyExc_OverflowError, "more than %d rings", MQ_RINGS_MAX - 1);
     PyObject *key = PyLong_FromLong(index);
@@ -331,6 +332,17 @@ PyObject *engine_replay_refuse_topics(engine_object *self, PyObject *Py_UNUSED(i
     if (is_restoring(self) != 0)
         return NULL;
     mq_journal_replay_refuse(self->replay);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_replay_log(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long index, position;
+    if (take(count, 2) != 0 || unsigned_of(args[0], self->engine->ring_count - 1, &index) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, &position) != 0)
+        return NULL;
+    if (self->engine->rings[index] != NULL)
+        self->engine->rings[index]->logged_to = position;
     Py_RETURN_NONE;
 }
 

@@ -10,6 +10,8 @@ from tests.support.mqtt_socket import SocketClient
 __all__ = ["desk"]  # a fixture
 
 KEPT = Properties(session_expiry_interval_s=600)
+RING_BYTES = 64 << 10
+RECORDS = 120
 
 
 @pytest.mark.parametrize("payload", [b"8", b""])
@@ -105,3 +107,34 @@ def test_the_log_of_an_earlier_configuration_is_read_though_no_stream_has_a_log_
     with SocketClient(desk.broker.port, "kept", clean_start=False, properties=KEPT) as subscriber:
         assert receive(subscriber, 3) == [1, 2, 3]
     assert desk.request()["lost"] == {}
+
+
+def test_a_stream_that_keeps_its_ring_and_gives_up_its_log_loses_no_queued_record(desk: Desk) -> None:
+    desk.broker.stop()
+    plant = PLANT + f"ring_bytes = {RING_BYTES}\n"
+    desk.write(plant + 'durability = "interval"\n')
+    desk.broker.start()
+    with SocketClient(desk.broker.port, "kept", clean_start=False, properties=KEPT) as subscriber:
+        subscribe(subscriber, "#")
+    with SocketClient(desk.broker.port, "p") as client:
+        for number in range(RECORDS):  # the ring overwrites half of them
+            publish_wide(client, number)
+    desk.broker.stop()
+    desk.write(plant)
+    for first in (RECORDS, RECORDS + 5):
+        desk.broker.start()
+        with SocketClient(desk.broker.port, "p") as client:
+            for number in range(first, first + 5):
+                publish_wide(client, number)
+        desk.broker.kill()
+    desk.broker.start()
+    with SocketClient(desk.broker.port, "kept", clean_start=False, properties=KEPT) as subscriber:
+        assert receive(subscriber, RECORDS + 10) == [*range(RECORDS + 10)]
+    assert desk.request()["lost"] == {}
+    assert desk.request()["mqtt"]["dropped"]["overrun"] == 0
+
+
+def publish_wide(client: SocketClient, number: int) -> None:
+    """Publish a number in a payload of 1 KiB."""
+    client.send(Publish("plant/1", b"%01024d" % number, 1, packet_id=1))
+    assert isinstance(client.receive(), PubAck)

@@ -381,7 +381,7 @@ static bool resolve_overwritten(mq_engine *engine, mq_journal_replay *replay, co
     uint64_t position = mq_where_position(entry->where);
     mq_blob *blob = mq_spill_find(engine, ring, position);
     if (blob == NULL) {
-        bool is_logged = ring->logged && position < replay->stored[mq_where_ring(entry->where)];
+        bool is_logged = position < ring->logged_to && position < replay->stored[mq_where_ring(entry->where)];
         if (is_logged && ring->kind != MQ_RING_OF_PRODUCER)
             return true;
         entry->where = MQ_NOWHERE;

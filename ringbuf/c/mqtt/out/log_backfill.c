@@ -41,10 +41,11 @@ bool mq_is_only_in_log(const mq_engine *engine, const mq_entry *entry)
     if (entry->where == MQ_NOWHERE || index == 0 || !(entry->options & MQ_OPTION_QOS))
         return false;
     const mq_ring *ring = engine->rings[index];
-    if (ring->kind == MQ_RING_ENDED)
-        return ring->logged;
-    return ring->kind == MQ_RING_OWN && ring->logged &&
-           !rb_writer_keeps(ring->writer, mq_where_position(entry->where));
+    uint64_t position = mq_where_position(entry->where);
+    if (position >= ring->logged_to)
+        return false;
+    return ring->kind == MQ_RING_ENDED ||
+           (ring->kind == MQ_RING_OWN && !rb_writer_keeps(ring->writer, position));
 }
 
 void mq_wait_for_log(mq_engine *engine, mq_session *session)

@@ -229,11 +229,11 @@ static need need_of(const sweep *sweep, const mq_entry *entry)
     if (entry->where == MQ_NOWHERE || index == 0 || !(entry->options & MQ_OPTION_QOS))
         return NEEDS_NOTHING;
     const mq_ring *ring = sweep->engine->rings[index];
-    if (ring->kind == MQ_RING_NONE || ring->logged)
+    uint64_t position = mq_where_position(entry->where);
+    if (ring->kind == MQ_RING_NONE || position < ring->logged_to)
         return NEEDS_NOTHING;
     if (index != sweep->index)
         return NEEDS_OTHER;
-    uint64_t position = mq_where_position(entry->where);
     if (position >= sweep->to)
         return NEEDS_LATER;
     bool kept = ring->kind == MQ_RING_OWN ? rb_writer_keeps(ring->writer, position)
