@@ -19,10 +19,18 @@ __all__ = ["main"]
 PACKAGES = ("edge", "bridge", "persistence", "ringbuf")
 HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STATUS = 2  # Exit.USAGE of edge.cli, which cannot be imported here
+INTERRUPTED = 130  # Exit.INTERRUPTED
 
 
 def main() -> int:
-    """Run the command; return the exit status."""
+    """Run the command; return the exit status, also if Ctrl-C ends its imports."""
+    try:
+        return _run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run() -> int:
     for name in PACKAGES:
         path = _found(name)
         if path != _expected(name) and not _is_same(path, _expected(name)):

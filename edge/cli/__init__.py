@@ -20,6 +20,7 @@ from types import ModuleType
 
 from edge.cli.color import add_color, apply_color
 from edge.cli.exit_status import Exit
+from edge.cli.standard_streams import prepare_streams
 from edge.errors import AccessDenied, BrokerUnreachable, InvalidFile, Refused
 
 __all__ = ["VERBS", "VERSION", "main", "parser_of", "usage"]
@@ -79,6 +80,25 @@ _REMEDIES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    prepare_streams()
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:  # `brim sub ... | head` has closed its end
+        _discard_output()
+        return 0
+    except Exception as error:
+        failed = _status_of_error(words, error)
+        if failed is None:
+            raise
+        return failed
+    return status
+
+
+def _run(words: list[str]) -> int:
+    """Run the verb, or print the help of all verbs."""
     if not words or words[0] in {"-h", "--help", "help"}:
         print(usage(), file=sys.stdout if words else sys.stderr)
         return 0 if words else Exit.USAGE
@@ -101,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         import_msgspec()
         gc.set_threshold(*COLLECT)
-    return _run(words[0], words[1:])
+    return _run_verb(words[0], words[1:])
 
 
 def parser_of(verb: str) -> argparse.ArgumentParser:
@@ -128,36 +148,37 @@ def _module(verb: str) -> ModuleType:
     return importlib.import_module(f"edge.cli.{verb}")
 
 
-def _run(verb: str, words: list[str]) -> int:
-    parser = parser_of(verb)
-    try:
-        arguments = parser.parse_args(words)
-        apply_color(arguments.color)
-        if getattr(arguments, "instance", None):
-            os.environ["BRIM_INSTANCE"] = arguments.instance  # for the default directories
-        status: int = _module(verb).run(arguments)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
-    except BrokenPipeError:  # `brim sub ... | head` has closed its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        hint = getattr(error, "hint", None)  # of the errors of all four packages that are for people
-        if isinstance(hint, str):
-            _print_error(verb, error, hint, str(error), as_json="--json" in words)
-            return _status_of(verb, error)
-        if not isinstance(error, OSError) or (verb == "run" and error.filename is not None):
-            raise
-        remedy = _remedy_of_file(error)
-        if remedy is None:
-            raise
-        place = "its output cannot be written" if error.filename is None else error.filename
-        _print_error(verb, error, remedy, f"{place}: {error.strerror}", as_json="--json" in words)
-        if error.filename is None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.USAGE
+def _run_verb(verb: str, words: list[str]) -> int:
+    arguments = parser_of(verb).parse_args(words)
+    apply_color(arguments.color)
+    if getattr(arguments, "instance", None):
+        os.environ["BRIM_INSTANCE"] = arguments.instance  # for the default directories
+    status: int = _module(verb).run(arguments)
     return status
+
+
+def _status_of_error(words: list[str], error: Exception) -> int | None:
+    """Exit status of an error for people, which is printed; None: a defect."""
+    verb = words[0] if words else ""
+    hint = getattr(error, "hint", None)  # of the errors of all four packages that are for people
+    if isinstance(hint, str):
+        _print_error(verb, error, hint, str(error), as_json="--json" in words)
+        return _status_of(verb, error)
+    if not isinstance(error, OSError) or (verb == "run" and error.filename is not None):
+        return None
+    remedy = _remedy_of_file(error)
+    if remedy is None:
+        return None
+    place = "its output cannot be written" if error.filename is None else error.filename
+    _print_error(verb, error, remedy, f"{place}: {error.strerror}", as_json="--json" in words)
+    if error.filename is None:
+        _discard_output()
+    return Exit.USAGE
+
+
+def _discard_output() -> None:
+    """Replace standard output, which cannot be written: the end of the process would write the rest."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_error(verb: str, error: Exception, hint: str, message: str, *, as_json: bool) -> None:

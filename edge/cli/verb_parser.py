@@ -29,6 +29,11 @@ class VerbParser(argparse.ArgumentParser):
             self.error(UNKNOWN + " ".join(unknown))
         return arguments, unknown
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the process after the help is written: errors of standard output are reported."""
+        sys.stdout.flush()
+        super().exit(status, message)
+
     def error(self, message: str) -> NoReturn:
         """Print the error and end the process."""
         print(f"{self.prog}: {message}{self._nearest(message)}", file=sys.stderr)

@@ -1,0 +1,68 @@
+"""Verbs with standard streams that are closed, full or of another encoding; and Ctrl-C at a start."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import ROOT
+
+BRIM = f"{sys.executable} -m edge"
+CODE = "import sys; from brim._command import main; sys.exit(main())"
+
+
+def shell(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", ["config init", "explain CannotConnect", "--help"])
+def test_a_verb_runs_with_closed_standard_streams(words: str, closed: str) -> None:
+    done = shell(f"{BRIM} {words} {closed}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.stdout == "") == (">&-" in closed.replace("2>&-", ""))
+
+
+def test_a_file_is_never_opened_as_a_closed_standard_stream(tmp_path: Path) -> None:
+    """A password file that is descriptor 1 would get what the verb prints."""
+    users = tmp_path / "users"
+    done = shell(f"echo secret | {BRIM} passwd {users} ann --password-stdin >&-")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "added" not in users.read_text()
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "status --help", "config init"])
+def test_a_full_standard_output_is_an_error_with_a_remedy(words: str) -> None:
+    done = shell(f"{BRIM} {words} > /dev/full")
+    assert done.returncode == 2
+    error, remedy = done.stderr.splitlines()
+    assert error.endswith(": its output cannot be written: No space left on device")
+    assert remedy == "  free space there, or write elsewhere"
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "status --help", "config init"])
+def test_a_reader_that_has_ended_is_no_error(words: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as output:
+        done = subprocess.run(
+            [*BRIM.split(), *words.split()], cwd=ROOT, stdout=output, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_character_that_the_encoding_does_not_have_is_printed_nevertheless() -> None:
+    done = shell(f"PYTHONIOENCODING=ascii {BRIM} explain CannotConnect")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "…" in done.stdout
+
+
+def test_ctrl_c_during_imports_has_its_status_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "argparse.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {CODE}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "")
