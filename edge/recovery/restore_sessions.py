@@ -11,7 +11,8 @@ Records stored behind the last journal entry of a ring are routed as new ones: t
 acknowledgement, or one that the record was stored.
 
 Time continues while the broker is down: sessions, messages and wills age. A client that was connected counts
-as away since the last journal entry.
+as away since the last journal entry. If that entry is more than a day old, the clock may be wrong, and no
+client could connect meanwhile: sessions and wills do not age by the time since then.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 
 ALIGN_MASK = -RECORD_ALIGN
 NOTHING_WAITS = 0xFFFF_FFFF_FFFF_FFFF  # in Engine.lowest_positions()
+DOWN_MAX_NS = 86_400 * 1_000_000_000  # a longer time since the last journal entry counts for no session
 
 
 class Restored(NamedTuple):
@@ -124,8 +126,9 @@ class _Restart:
             self._settle()
         finally:
             lost = self._engine.replay_end()
-        self._leave(now_s, now_ns)
-        self._wait_for_wills(now_s, now_ns)
+        uncounted_ns = self._uncounted_ns(now_ns)
+        self._leave(now_s, now_ns, uncounted_ns)
+        self._wait_for_wills(now_s, now_ns, uncounted_ns)
         self._remove_unneeded()
         self._broker.router.purge(self._broker.sessions)
         return self._counted(lost, (time.perf_counter() - started) * 1000)
@@ -280,22 +283,34 @@ class _Restart:
             while (unknown := self._engine.replay_resolve(handle)) is not None:
                 self._name(unknown)
 
-    def _leave(self, now_s: float, now_ns: int) -> None:
+    def _uncounted_ns(self, now_ns: int) -> int:
+        """Time by which sessions and wills do not age, of the time since the last journal entry."""
+        alive_ns = self._found.alive_ns
+        down_ns = now_ns - alive_ns if alive_ns >= CLOCK_SET_NS else 0
+        if down_ns <= DOWN_MAX_NS:
+            return 0
+        if self._sessions or self._wills:
+            text = "no journal entry for more than a day, sessions and wills do not age by that time %s"
+            log.info(text, pairs(days=round(down_ns / DOWN_MAX_NS, 1)))
+        return down_ns
+
+    def _leave(self, now_s: float, now_ns: int, uncounted_ns: int) -> None:
         """Mark all clients as away, in the order in which they left."""
         for session in self._sessions.values():
             left_ns = session.left_ns or self._found.alive_ns
-            session.left_ns = now_ns if left_ns < CLOCK_SET_NS else min(left_ns, now_ns)
+            is_set = left_ns >= CLOCK_SET_NS
+            session.left_ns = min(left_ns + uncounted_ns, now_ns) if is_set else now_ns
         for session in sorted(self._sessions.values(), key=lambda session: session.left_ns):
             left_ns = session.left_ns
             self._broker.sessions.disconnected(session, now_s - (now_ns - left_ns) / 1e9)
             session.left_ns = left_ns
 
-    def _wait_for_wills(self, now_s: float, now_ns: int) -> None:
+    def _wait_for_wills(self, now_s: float, now_ns: int, uncounted_ns: int) -> None:
         for info, will, due_ns in self._wills.values():
             delay_ns = (will.properties.will_delay_interval_s or 0) * 1_000_000_000
             at_ns = due_ns or self._found.alive_ns + delay_ns
-            if at_ns < CLOCK_SET_NS:  # of a clock that was not set yet: unknown
-                at_ns = now_ns + delay_ns
+            # before CLOCK_SET_NS: of a clock that was not set yet, so unknown
+            at_ns = now_ns + delay_ns if at_ns < CLOCK_SET_NS else at_ns + uncounted_ns
             self._broker.wills.restored(info, will, now_s + (at_ns - now_ns) / 1e9)
 
     def _remove_unneeded(self) -> None:

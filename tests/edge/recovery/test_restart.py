@@ -293,6 +293,25 @@ def test_a_clock_that_is_set_while_the_broker_runs_changes_no_time(lives: Lives,
     assert [is_known(bench, client_id) for client_id in ("c", "after")] == [False, False]
 
 
+@pytest.mark.parametrize("away_ms", [86_401_000, 30 * 365 * 86_400_000])
+def test_a_clock_far_ahead_at_a_restart_ends_no_session_and_publishes_no_will(
+    lives: Lives, away_ms: int
+) -> None:
+    bench = lives.start()
+    subscriber(bench, "gone").drop()
+    will = Will("gone", b"w", 1, properties=Properties(will_delay_interval_s=30))
+    connect(bench, "w", will=will)[0].drop()
+    bench = lives.restart(away_ms=away_ms)
+    bench.settle(27_000)
+    assert bench.records() == []
+    bench.step_ns = -away_ms * 1_000_000  # the clock is set
+    bench.settle(4_000)
+    assert bench.records() == [("gone", b"w")]
+    bench.settle(3_500_000)
+    assert is_known(lives.restart())
+    assert not is_known(lives.restart(away_ms=3_601_000))
+
+
 def test_a_step_of_the_clock_is_followed_while_no_client_comes_or_goes(lives: Lives) -> None:
     lives.step_ns = -DAY_NS
     bench = lives.start()
