@@ -78,7 +78,7 @@ bridge.backoff:
 bridge.errors:
 bridge.rangeset:
 bridge.format: FILES bridge.errors bridge.rangeset persistence.segment ringbuf msgspec
-bridge.source: bridge.errors bridge.format persistence.files persistence.read ringbuf msgspec
+bridge.source: FILES bridge.errors bridge.format persistence.read ringbuf msgspec
 bridge.arrow: bridge.errors bridge.format ringbuf numpy pyarrow
 bridge.sinks: bridge.arrow bridge.backoff bridge.errors bridge.format bridge.payloads edge.client edge.mqtt
     FILES ringbuf cffi msgspec confluent_kafka obstore pyarrow

@@ -52,6 +52,7 @@ from bridge.sinks.interface import Decoding, Leasing, RecordSink, Sink
 from bridge.source.partition_source import (
     RecordLog,
     RingName,
+    unreadable,
 )
 from persistence.errors import LogError
 from persistence.stats import MILLISECOND_NS, LatencyHistogram
@@ -337,7 +338,7 @@ class Drain:
     # ---- sending ----
 
     def _send(self, files: Sequence[InFlightFile]) -> bool:
-        """Send these files. True if there were any. Raises SinkError."""
+        """Send these files. True if there were any. Raises SinkError, SourceError."""
         if self._stale and files and self._begin_again():
             return True
         for file in files:
@@ -357,7 +358,10 @@ class Drain:
         return any(file.future is not None for file in files)
 
     def _read_again(self, file: InFlightFile) -> bool:
-        """Read the records of a file that a crash has interrupted. False: it was resolved without them."""
+        """Read the records of a file that a crash has interrupted. False: it was resolved without them.
+
+        Raises SourceError: the disk cannot read them now.
+        """
         if (batch := self._batch_again(file)) is not None:
             file.shipment = Shipment(file.intent, batch)
             return True
@@ -376,7 +380,9 @@ class Drain:
         source = self.partitions.of(file.name)
         try:
             return source.read_exactly(intent.epoch, intent.first_offset, intent.last_offset)
-        except (SourceError, LogError, RingError, OSError) as error:
+        except OSError as error:  # it may pass
+            raise unreadable(error) from error
+        except (SourceError, LogError, RingError) as error:
             log.error("drained file not read again drain_seq=%d reason=%s", intent.drain_seq, error)
             return None
 

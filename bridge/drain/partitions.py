@@ -21,7 +21,7 @@ from bridge.drain.scheduler import Demand
 from bridge.drain.settings import BridgeSettings
 from bridge.errors import BridgeError, SourceError
 from bridge.format.cursor import Cursor
-from bridge.source.partition_source import PartitionSource, RecordLog, RingName, find_rings
+from bridge.source.partition_source import PartitionSource, RecordLog, RingName, find_rings, unreadable
 from persistence.errors import LogError
 from ringbuf import Reader
 from ringbuf.errors import RingError
@@ -139,6 +139,8 @@ class Partitions:
         try:
             yield
         except (SourceError, LogError, RingError, OSError, MemoryError) as error:
+            if isinstance(error, OSError):
+                error = unreadable(error)
             hint = error.hint if isinstance(error, BridgeError) else ""
             self._block(name, f"{error}; {hint}" if hint else str(error) or os.strerror(errno.ENOMEM))
         except BridgeError:

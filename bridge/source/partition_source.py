@@ -38,6 +38,7 @@ from bridge.errors import SourceError
 from bridge.format.drained_file import EXTENT_HEADER_BYTES, HEADER_BYTES
 from bridge.format.lake_epoch import ring_epoch
 from bridge.format.record_batch import RecordBatch, RecordRun
+from persistence.durable_file import is_unreadable, problem_of
 from persistence.files import OsFiles
 from persistence.read.directories import places
 from persistence.read.log_reader import Epoch, LogReader
@@ -129,6 +130,14 @@ def _follows(epoch: int, before: int) -> bool:
     """True if an epoch can follow another one: it is of another life, or higher."""
     known, epoch_number = ring_epoch(before), ring_epoch(epoch)
     return epoch - epoch_number != before - known or epoch_number > known
+
+
+def unreadable(error: OSError) -> SourceError:
+    """Error for records that cannot be read now. The cause may pass, so nothing is declared lost."""
+    if error.filename and is_unreadable(error):
+        hint = "mend the disk; to give up the records of that file, move it to another directory"
+        return SourceError(problem_of(error), hint=hint)
+    return SourceError(problem_of(error))
 
 
 def find_rings(runtime_dir: Path, streams: Sequence[str]) -> dict[RingName, Path]:

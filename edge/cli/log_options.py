@@ -21,7 +21,7 @@ from edge.mqtt.topic_filters import check_filter
 from edge.streams.ring_files import stream_of
 
 if TYPE_CHECKING:
-    from edge.log.offline_reader import ScanPosition
+    from edge.log.offline_reader import LogView, ScanPosition
 
 _NEGATIVE_PLACE = re.compile(r"-\.?\d")
 
@@ -110,10 +110,15 @@ def chosen_rings(arguments: argparse.Namespace, rings: Sequence[str]) -> list[st
     return [ring for ring in rings if ring in arguments.ring or stream_of(ring) in arguments.stream]
 
 
-def status_of(position: ScanPosition, verb: str) -> Exit:
+def status_of(view: LogView, position: ScanPosition, verb: str) -> Exit:
     """Exit status of a verb that has read up to `position`; reports the records that were missing."""
-    if not position.missing:
+    damage = list(view.damage())
+    if not position.missing and not damage:
         return Exit.OK
+    for place, reason in damage:
+        print(f"brim {verb}: {place}: {reason}", file=sys.stderr)
+    for ring, epoch, first, last in position.gaps:
+        print(f"brim {verb}: ring {ring}, epoch {epoch}: offsets {first} to {last} missing", file=sys.stderr)
     text = f"{count_in_words(position.missing)} records were missing: damaged, or removed meanwhile"
     print(f"brim {verb}: {text}\n  see `brim segments verify`", file=sys.stderr)
     return Exit.INCOMPLETE

@@ -6,8 +6,8 @@
     brim replay --to zmq --speed 10                                   ten times the original rate
 
 The broker of the log may run: replay locks nothing and reads durable records. Records of several rings are
-merged by time. Exit status: 0 done, 1 done, but records were missing (damaged or deleted by retention), 2 no
-such log or place, 3 no broker is reachable or the connection broke, 4 refused by the broker.
+merged by time. Exit status: 0 done, 1 done, but records were missing (damaged, unreadable or deleted by
+retention), 2 no such log or place, 3 no broker is reachable or the connection broke, 4 refused by the broker.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ async def _replay(arguments: argparse.Namespace, directory: Path) -> Exit:
                     raise
             await to.flush()
     _report(arguments, sent, cursor.missing)
-    return status_of(cursor, "replay")
+    return status_of(view, cursor, "replay")
 
 
 async def _records(

@@ -63,7 +63,7 @@ def export(arguments: argparse.Namespace, directory: Path) -> int:
     else:
         summary = _lines(arguments, cursor)
     print(summary, file=sys.stderr)
-    return status_of(cursor, "segments")
+    return status_of(view, cursor, "segments")
 
 
 # ---- lines of JSON ----

@@ -25,6 +25,7 @@ from edge.config.schema import Log as ConfigLog
 from edge.config.schema import Stream
 from edge.errors import EdgeError
 from edge.log.log_status import TOTALS, read_status, sys_numbers, together
+from edge.log.surviving_log import PATIENCE_S, SurvivingLog
 from edge.logging_setup import pairs
 from persistence import Log, LogError, LoggedRing, LogReader, LogThread, RingEnd
 from persistence.durable_file import problem_of, remedy_of
@@ -70,6 +71,9 @@ class LogSet:
         self.directory = directory
         self.placing = placing
         self.reader = MergedReader(self.readers_of)
+        salvaging = MergedReader(lambda ring: [reader.salvaging() for reader in self.readers_of(ring)])
+        self.at_start = SurvivingLog(self.reader, salvaging)
+        self.for_clients = SurvivingLog(self.reader, salvaging, PATIENCE_S)
         # called when a log stops or resumes accepting records
         self.on_change: Callable[[], object] | None = None
         self._logs: dict[Path, Log] = {}

@@ -4,8 +4,8 @@ Reads all logs of a log directory (persistence/read/directories.py), while a bro
 takes no lock and changes nothing.
 
 Records come in the order of each ring, and merged by time for several rings. Records that the log no longer
-has, because they were damaged or removed meanwhile, are skipped and counted: `missing`. Only durable records
-are read; look() finds newer ones.
+has, because they were damaged or removed meanwhile, or that the disk cannot read, are skipped and counted:
+`missing`. Only durable records are read; look() finds newer ones.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from persistence import Epoch, LogReader, OsFiles
 from persistence.durable_file import is_unreadable, problem_of, remedy_of
 from persistence.read.directories import logs_in, may_have
 from persistence.read.merged_reader import MergedReader
+from persistence.segment.salvaging_files import SalvagingFiles
 from persistence.segment.verified_reader import record_headers
 from ringbuf import FLAG_PROPERTIES, RECORD_HEADER_BYTES, Range
 from ringbuf.record import payload_position
 
 READ_BYTES = 1 << 20  # approximate; at a time, of one ring
 TOPICS_REMEMBERED = 65_536
+GAPS_MAX = 20  # that are named
 AS_BROKER = "run as the broker's user"
 
 
@@ -59,7 +61,7 @@ class LogView:
     def look(self) -> None:
         """Refresh: find new logs and records."""
         for directory in self._there():
-            reader = self._readers.get(directory) or LogReader(OsFiles(), str(directory))
+            reader = self._readers.get(directory) or LogReader(SalvagingFiles(OsFiles()), str(directory))
             try:
                 reader.refresh()
             except FileNotFoundError:
@@ -122,6 +124,19 @@ class LogView:
         candidates, behind = [at for out, at in ends if not out], [at for out, at in ends if out]
         return min(candidates) if candidates else max(behind, default=0)
 
+    def damage(self) -> Iterator[tuple[str, str]]:
+        """Place and description of each damaged part that was read so far."""
+        for directory, reader in self._readers.items():
+            lost = reader.lost
+            yield from ((str(directory / name), reason) for name, reason in lost.items())
+            for place in reader.damaged.values():
+                if place.segment not in lost:
+                    name = place.ring_name or "unknown"
+                    where = f"{directory / place.segment} at {place.place}"
+                    yield where, f"{place.length} damaged bytes of ring {name}"
+            for archive in reader.archive.all():
+                yield from ((f"{archive.path}, {part}", reason) for part, reason in archive.damage.items())
+
     @contextmanager
     def _disk(self) -> Iterator[None]:
         try:
@@ -156,6 +171,7 @@ class ScanPosition:
         self, view: LogView, rings: Sequence[str], first: LogPlace, end: LogPlace, filters: Sequence[str] = ()
     ) -> None:
         self.missing = 0  # records that are no longer in the log, counted if all topics are read
+        self.gaps: list[tuple[str, int, int, int]] = []  # the first ones: ring, epoch, first and last offset
         self.passed = 0  # records that were examined, including those of other topics
         self._view = view
         self._filters = [topic_filter.encode() for topic_filter in filters]
@@ -185,7 +201,7 @@ class ScanPosition:
             first, end = self._span(ring, epoch)
             while first < end and (ranges := self._view.read(ring, epoch.epoch, first)):
                 for run in ranges:
-                    self.missing += min(run.offset, end) - first
+                    self._miss(ring, epoch.epoch, first, min(run.offset, end))
                     if run.offset >= end:
                         first = end
                         break
@@ -194,8 +210,14 @@ class ScanPosition:
                     self.passed += cut.count
                     yield cut
                     self._at[ring] = epoch.epoch, first
-            self.missing += max(0, end - first)
+            self._miss(ring, epoch.epoch, first, end)
             self._at[ring] = epoch.epoch, max(first, end)
+
+    def _miss(self, ring: str, epoch: int, first: int, end: int) -> None:
+        if first < end:
+            self.missing += end - first
+            if len(self.gaps) < GAPS_MAX:
+                self.gaps.append((ring, epoch, first, end - 1))
 
     def _span(self, ring: str, epoch: Epoch) -> tuple[int, int]:
         """First offset, and the one after the last, of the remaining part of an epoch."""

@@ -74,7 +74,7 @@ def add_streams(
 
 
 def _entry_of(ring: Ring, stream: Stream, topics: tuple[str, ...] | None, logs: LogSet | None) -> RingEntry:
-    cold = logs.reader if logs is not None and stream.durability.is_logged else None
+    cold = logs.for_clients if logs is not None and stream.durability.is_logged else None
     return RingEntry(RingSource(ring, cold), stream.name, topics, stream.durability, stream.sync_interval_ms)
 
 

@@ -33,10 +33,10 @@ from edge.engine.engine import engine_of, limits_of, set_limits
 from edge.errors import DirectoryBusy, EdgeError
 from edge.local.producers import ProducerRing, Producers
 from edge.local.zmq_listener import ZmqListener
+from edge.log.surviving_log import SurvivingLog
 from edge.logging_setup import pairs
 from edge.recovery.retained_store import RetainedStore, in_order, retained_in
 from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
-from edge.recovery.surviving_log import SurvivingLog
 from edge.server.configured_limits import broker_limits, engine_limits, logged_rings
 from edge.server.disk_reserve import keep_reserve, use_reserve
 from edge.server.leftovers import remove_leftovers
@@ -222,7 +222,7 @@ class MqttServer:
     @property
     def past(self) -> SurvivingLog | None:
         """The records that the log has."""
-        return SurvivingLog(self.logs.reader) if self.logs else None
+        return self.logs.at_start if self.logs else None
 
     @property
     def log_ends(self) -> Mapping[str, tuple[int, int]]:
@@ -338,7 +338,7 @@ class MqttServer:
         if (watcher := self.auth_backend.watcher) is not None:
             broker.watchers.append(watcher)
         if self.logs is not None:
-            broker.backfill.read_from(self.logs.reader.read_at)
+            broker.backfill.read_from(self.logs.for_clients.read_at)
             broker.sys_topics.log = self.logs.numbers
         self.listener = Listener(engine, broker)
         self.listener.on_failure = self._failed

@@ -137,7 +137,7 @@ def _logged(view: LogView | None, losses: QueryLosses) -> Iterator[Part]:
     for directory, reader in view.readers.items() if view is not None else ():
         archives = _by_base(reader.archive)
         for segment in reader.segments():
-            if segment.state == "lost":
+            if segment.state == "lost" and segment.reason not in reader.lost.values():
                 losses.note(f"{directory}, segment at {segment.base}", segment.reason)
             archive = archives.get(segment.base) if segment.state == "archived" else None
             yield from (_part(ring, archive) for ring in segment.rings if ring.end_offset > ring.first_offset)

@@ -244,12 +244,5 @@ def _descriptor(archive: ArchiveFile) -> Iterator[str]:
 
 
 def _note_damage(view: LogView | None, losses: QueryLosses) -> None:
-    for directory, reader in view.readers.items() if view is not None else ():
-        for place in reader.damaged.values():
-            losses.note(
-                f"{directory / place.segment} at {place.place}", f"{place.length} damaged bytes of ring "
-                f"{place.ring_name or 'unknown'}"
-            )  # fmt: skip
-        for archive in reader.archive.all():
-            for part, reason in archive.damage.items():
-                losses.note(f"{archive.path}, {part}", reason)
+    for place, reason in view.damage() if view is not None else ():
+        losses.note(place, reason)

@@ -4,7 +4,8 @@ Owns the list of archives and a few decoded row groups.  Never writes.  Only the
 archives (remove()).
 
 Damaged data is skipped: a reader sees the gap by the offsets, as with a damaged extent.  `unreadable` lists
-damaged archives, ArchiveFile.damage the damaged row groups of one archive.
+damaged archives, ArchiveFile.damage the damaged row groups of one archive.  An archive that the disk cannot
+read is not skipped, because the cause may pass: reads of records raise OSError (salvaging_files.py).
 
 Threads: any.  One thread reads at a time, because all share the decoded row groups.
 """
@@ -21,6 +22,7 @@ from persistence.archive.archive_file import ArchiveFile
 from persistence.archive.cache import Cache
 from persistence.archive.layout import GROUP_BYTES, RowGroup, archive_name, base_of_archive
 from persistence.archive.library import release_unused
+from persistence.durable_file import is_unreadable
 from persistence.errors import ArchiveUnavailable, FormatError, is_process_limit
 from persistence.files import Files
 from persistence.segment.segment_info import RingInfo, SegmentInfo
@@ -44,6 +46,7 @@ class Archive:
 
     def __init__(self, files: Files, directory: str, cache_bytes: int = CACHE_BYTES) -> None:
         self.unreadable: dict[int, str] = {}  # by base, with the cause
+        self._failing: dict[int, OSError] = {}  # those of them whose cause may pass
         self.reads = 0  # calls that found something here
         self.changes = 0  # raised whenever an archive comes or goes
         self._files = files
@@ -62,6 +65,7 @@ class Archive:
         with self._lock:
             before, self._bases = self._bases, None
             self.unreadable = {}  # the cause may have been a lack of descriptors
+            self._failing = {}
             now = self._listed()
             for base in set(self._opened) - now:
                 del self._opened[base]
@@ -74,6 +78,7 @@ class Archive:
             self._listed().add(base)
             self._opened.pop(base, None)
             self.unreadable.pop(base, None)
+            self._failing.pop(base, None)
             self.changes += 1
             self._known()
 
@@ -85,6 +90,7 @@ class Archive:
             self._listed().discard(base)
             self._opened.pop(base, None)
             self.unreadable.pop(base, None)
+            self._failing.pop(base, None)
             self.changes += 1
             self._index()
         with self._reading:
@@ -143,17 +149,20 @@ class Archive:
         return None if archive is None else _segment_info(archive)
 
     def epochs(self, ring_name: str) -> list[tuple[int, int, int]]:
-        """Epoch, first and end offset of the archived records of a ring, in the order of the log."""
+        """Epoch, first and end offset of the archived records of a ring, in the order of the log.
+
+        Raises OSError: the disk cannot read an archive.
+        """
         with self._lock:
-            self._known()
+            self._readable()
             spans = [(spans[0].base, epoch, spans[0].first, spans[-1].end)
                      for (name, epoch), spans in self._spans.items() if name == ring_name]  # fmt: skip
         return [(epoch, first, end) for _, epoch, first, end in sorted(spans)]
 
     def first_offset(self, ring_name: str, epoch: int, offset: int) -> int | None:
-        """The first offset from `offset` on that an archive has, or None."""
+        """The first offset from `offset` on that an archive has, or None.  Raises OSError as epochs()."""
         with self._lock:
-            here = self._known()
+            here = self._readable()
             for span in self._spans.get((ring_name, epoch), ()):
                 if span.end > offset:
                     groups = here[span.base].groups(ring_name, epoch)
@@ -163,9 +172,9 @@ class Archive:
             return None
 
     def end_offset(self, ring_name: str, epoch: int) -> int:
-        """One more than the last offset of that epoch; 0: there is none."""
+        """One more than the last offset of that epoch; 0: there is none.  Raises OSError as epochs()."""
         with self._lock:
-            self._known()
+            self._readable()
             spans = self._spans.get((ring_name, epoch))
             return spans[-1].end if spans else 0
 
@@ -237,6 +246,16 @@ class Archive:
                 self._index()
         return self._opened
 
+    def _readable(self) -> dict[int, ArchiveFile]:
+        """As _known(), for records.  Raises OSError: an archive that the disk cannot read may have them."""
+        for base in self._failing:
+            self.unreadable.pop(base, None)
+        self._failing.clear()
+        here = self._known()
+        for error in self._failing.values():
+            raise error
+        return here
+
     def _open(self, base: int) -> ArchiveFile | None:
         try:
             archive = ArchiveFile.open(self._files, self._directory, base)
@@ -246,6 +265,9 @@ class Archive:
             if is_process_limit(error):
                 raise  # the records are there: a result without them would be wrong
             self.unreadable[base] = str(error)
+            if isinstance(error, OSError) and is_unreadable(error):
+                error.filename = error.filename or os.path.join(self._directory, archive_name(base))
+                self._failing[base] = error
             return None
         self.unreadable.pop(base, None)
         return archive
@@ -268,7 +290,7 @@ class Archive:
     ) -> list[Range]:
         """Ranges of the first archive for which `read` returns some; `may` selects the archives to try."""
         with self._lock:
-            here = self._known()
+            here = self._readable()
             spans = [span for span in self._spans.get((ring_name, epoch), ()) if may(span)]
             files = [here[span.base] for span in spans]
         for file in files:

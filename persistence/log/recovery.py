@@ -32,6 +32,7 @@ from persistence.segment import footer
 from persistence.segment.clean_shutdown import closed_table
 from persistence.segment.format import EXTENT_HEADER_BYTES, CatalogueEntry, base_of_name, segment_name
 from persistence.segment.quarantine import copy_to_quarantine
+from persistence.segment.salvaging_files import SalvagingFiles
 from persistence.segment.scan import DamagedRange, SegmentTable, open_table, read_table
 from persistence.segment.writer import Pending
 from ringbuf import Range, scan_records
@@ -167,9 +168,10 @@ def _first_is_whole(files: Files, directory: str, base: int) -> bool:
 def _read(
     files: Files, path: str, name: str, ends_at: int | None, known: Mapping[int, CatalogueEntry]
 ) -> SegmentTable:
-    handle = files.open(path)
+    salvaging = SalvagingFiles(files)
+    handle = salvaging.open(path)
     try:
-        return read_table(files, handle, name, ends_at=ends_at, known=known)
+        return read_table(salvaging, handle, name, ends_at=ends_at, known=known)
     finally:
         files.close(handle)
 

@@ -17,6 +17,7 @@ from persistence.archive.archive_file import ArchiveFile
 from persistence.errors import FormatError, Stopped
 from persistence.files import Files
 from persistence.segment.format import segment_name
+from persistence.segment.salvaging_files import SalvagingFiles
 from persistence.segment.scan import DamagedRange, read_table
 
 PAUSE_MAX_S = 1.0  # longest sleep before a stop request is checked
@@ -38,6 +39,7 @@ def scrub_segment(files: Files, directory: str, base: int, ends_at: int | None) 
     Raises FileNotFoundError, OSError.
     """
     name = segment_name(base)
+    files = SalvagingFiles(files)
     handle = files.open(os.path.join(directory, name))
     try:
         size = files.size(handle)

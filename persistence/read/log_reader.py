@@ -8,7 +8,8 @@ therefore returns only durable records.  It never writes.
 
 Every range is verified when it is read: an extent by its checksum, its records by theirs.  Data that does not
 verify is skipped and counted in `damaged`, and the rest is returned; callers detect the gap by the offsets.
-A segment removed by retention meanwhile is treated as absent.
+A segment removed by retention meanwhile is treated as absent.  What the disk cannot read is an OSError, and
+nothing is skipped, because the cause may pass; salvaging() returns a reader that skips it.
 
 Threads: any thread may read while the log thread publishes.  Every call may wait for the disk, so none is for
 an event loop.
@@ -22,12 +23,15 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from persistence.archive.archive_reader import Archive
+from persistence.archive.layout import archive_name
+from persistence.errors import FormatError
 from persistence.files import Files
 from persistence.read.by_topic import of_topic, topic_by_footer
 from persistence.read.segment_tables import ListedSegment, SegmentTables
 from persistence.read.topic_walks import TopicWalks
 from persistence.segment.extent_table import Row
 from persistence.segment.format import EXTENT_HEADER_BYTES
+from persistence.segment.salvaging_files import SalvagingFiles
 from persistence.segment.scan import DamagedRange, SegmentTable
 from persistence.segment.segment_info import SegmentInfo
 from persistence.segment.verified_reader import from_offset, from_time, gone, verified
@@ -65,6 +69,7 @@ class LogReader:
         self.archive = Archive(files, directory)  # of segments that are archived
         self._tables = SegmentTables(files, directory, self.archive.bases)
         self._topic_walks = TopicWalks(self._tables)
+        self._salvaging: LogReader | None = None
         self._counting = threading.Lock()
         self.stats = ReadStats()
 
@@ -75,11 +80,28 @@ class LogReader:
         """Damaged places seen so far, by segment and place."""
         return self._tables.damaged
 
+    @property
+    def lost(self) -> dict[str, str]:
+        """Cause for each segment and archive of which nothing can be read, by its file; those seen so far."""
+        archives = {archive_name(base): reason for base, reason in self.archive.unreadable.items()}
+        return self._tables.lost() | archives
+
     def refresh(self) -> None:
         """Read the state that a writer in another process has created and proven since."""
         self._tables.refresh()
         self.archive.refresh()  # after it: an archive exists before its segment is removed
         self._tables.bound()
+
+    def salvaging(self) -> LogReader:
+        """A reader of this log that leaves out what the disk cannot read (salvaging_files.py).
+
+        It has the segments and the live table of this one, and is kept until a segment comes or goes.
+        """
+        bases = self.bases()
+        if self._salvaging is None or self._salvaging.bases() != bases:
+            self._salvaging = LogReader(SalvagingFiles(self._files), self._tables.directory)
+            self._salvaging._tables.follow(self._tables)
+        return self._salvaging
 
     def begin(self, base: int, table: SegmentTable, *, forget: bool = False) -> None:
         """See SegmentTables.begin()."""
@@ -383,7 +405,7 @@ class LogReader:
                 ]
             ranges: list[Range] = []
             there = False
-            with suppress(FileNotFoundError), self._tables.opened(segment) as handle:
+            with suppress(FileNotFoundError, FormatError), self._tables.opened(segment) as handle:
                 self._read_ahead(handle, wanted_rows, limit_bytes)
                 for row in wanted_rows:
                     ranges += verified(self._files, handle, table, ring_name, epoch, row, self.add_damage)

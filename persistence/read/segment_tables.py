@@ -145,6 +145,22 @@ class SegmentTables:
                 self._used.append(self._segments[-1])
                 self._segments[-1].ends_at = table.end
 
+    def follow(self, other: SegmentTables) -> None:
+        """List the segments of `other`, with its live one and its damage.
+
+        Tables of other segments are read again: the files of `other` may not show what can be read.
+        """
+        self.lock, self.pull = other.lock, other.pull
+        self.damaged, self._damage_lock = other.damaged, other._damage_lock
+        for segment in other.segments():
+            known = segment if segment.live else ListedSegment(segment.base)
+            known.ends_at = segment.ends_at
+            self._segments.append(known)
+
+    def lost(self) -> dict[str, str]:
+        """Cause for each segment of which nothing can be read, by name."""
+        return {segment.name: segment.lost for segment in self.segments() if segment.lost}
+
     def remove(self, base: int) -> None:
         """Forget that segment, which is about to be removed."""
         with self.lock:
@@ -211,7 +227,7 @@ class SegmentTables:
     def footer(self, segment: ListedSegment) -> Footer | None:
         """The footer of a sealed segment; None without a valid one, or if not sealed."""
         if segment.footer is None and not (segment.has_no_footer or segment.lost or segment.live):
-            with suppress(FileNotFoundError), self.opened(segment) as handle:
+            with suppress(FileNotFoundError, FormatError), self.opened(segment) as handle:
                 self._look_for_footer(segment, handle)
         return segment.footer
 
@@ -259,10 +275,17 @@ class SegmentTables:
 
     @contextmanager
     def opened(self, segment: ListedSegment) -> Iterator[int]:
-        """A handle to its file.  Raises FileNotFoundError if retention has removed it."""
-        handle = self.files.open(os.path.join(self.directory, segment.name))
+        """A handle to its file.  Raises FileNotFoundError if retention has removed it.
+
+        Any OSError in the block gets the path of the file.
+        """
+        path = os.path.join(self.directory, segment.name)
+        handle = self.files.open(path)
         try:
             yield handle
+        except OSError as error:
+            error.filename = error.filename or path
+            raise
         finally:
             self.files.close(handle)
 
@@ -360,7 +383,7 @@ class SegmentTables:
         table = self.table(segment) if footer is None else None
         damage = self.damage_of(segment.name)
         size = 0
-        with suppress(FileNotFoundError), self.opened(segment) as handle:
+        with suppress(FileNotFoundError, FormatError), self.opened(segment) as handle:
             size = self.files.size(handle)
         state: SegmentState
         if footer is not None:

@@ -24,7 +24,6 @@ FORGET_BYTES = 16 << 20  # per call, which may wait for all processors
 EXTENTS_FIRST = 128
 RECORDS_FIRST = 1 << 16
 GROUPS_FIRST = 32
-_SECTOR_BYTES = 512
 
 
 class FileBytes:
@@ -53,25 +52,10 @@ class FileBytes:
             if self._once and place - self._forgotten >= FORGET_BYTES:
                 self._files.advise(self._handle, place - self._forgotten, self._forgotten, "done")
                 self._forgotten = place
-            self.data = memoryview(read_around(self._files, self._handle, read_bytes, place))
+            self.data = memoryview(self._files.read(self._handle, read_bytes, place))
             self.place = place
         begin = place - self.place
         return self.data[begin : begin + length]
-
-
-def read_around(files: Files, handle: int, length: int, place: int) -> bytes:
-    """The bytes at `place`, with zeros for unreadable sectors, which then count as damage."""
-    try:
-        return files.read(handle, length, place)
-    except OSError:
-        data = bytearray()
-        for at in range(place, place + length, _SECTOR_BYTES):
-            piece_bytes = min(_SECTOR_BYTES, place + length - at)
-            try:
-                data += files.read(handle, piece_bytes, at)
-            except OSError:
-                data += bytes(piece_bytes)
-        return bytes(data)
 
 
 class ExtentGroup(NamedTuple):

@@ -15,7 +15,6 @@ from persistence.segment.extent_table import Row
 from persistence.segment.format import EXTENT_HEADER_BYTES, extent_verifies, unpack_extent
 from persistence.segment.salvage import SalvagedRun, Window, runs_of
 from persistence.segment.scan import DamagedRange, SegmentTable, read_header
-from persistence.segment.scan_native import read_around
 from ringbuf import Range, scan_records
 from ringbuf.record import RecordHeader, span
 
@@ -31,7 +30,7 @@ def verified(
 ) -> list[Range]:
     """The run of a row in the file's current state, or its intact parts; calls `add_damage` with damage."""
     ahead = EXTENT_HEADER_BYTES if row.whole else 0
-    data = memoryview(read_around(files, handle, ahead + row.length, row.place - ahead))
+    data = memoryview(files.read(handle, ahead + row.length, row.place - ahead))
     body = data[ahead:]
     if len(data) == ahead + row.length:
         scan = scan_records(body, epoch)

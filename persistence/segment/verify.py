@@ -13,6 +13,7 @@ from persistence.errors import FormatError
 from persistence.files import Files
 from persistence.segment import footer
 from persistence.segment.format import segment_name
+from persistence.segment.salvaging_files import SalvagingFiles
 from persistence.segment.scan import DamagedRange, read_header
 
 # none: a damaged or too large segment must not have a footer
@@ -36,6 +37,7 @@ def check_segment(files: Files, directory: str, base: int, end: int) -> CheckedS
     Raises FileNotFoundError, OSError.
     """
     name = segment_name(base)
+    files = SalvagingFiles(files)
     handle = files.open(os.path.join(directory, name))
     try:
         try:

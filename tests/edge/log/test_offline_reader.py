@@ -161,13 +161,3 @@ def test_a_topic_is_read_whole_after_its_ring_came_back_to_an_earlier_log(
     cursor = ScanPosition(LogView(tmp_path), ["a-0"], LogPlace(), LogPlace(), filters)
     every = [*range(5), *range(6, 15)]
     assert [offset for _, offset in numbers(cursor)] == [it for it in every if filters == ["#"] or it % 2]
-
-
-def test_a_segment_that_cannot_be_read_is_named_with_a_remedy(tmp_path: Path) -> None:
-    keep(tmp_path, "a-0", [Kept("t", bytes(5000), number) for number in range(6)], segment_bytes=8192)
-    path = sorted(tmp_path.glob("*.log"))[2]
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(EdgeError, match=f"{path}: not a regular file") as error:
-        LogView(tmp_path).epochs("a-0")
-    assert error.value.hint == "move or remove it"

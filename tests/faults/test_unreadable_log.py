@@ -1,0 +1,227 @@
+"""A segment or an archive that the disk cannot read: what waits, what is left out, and what is reported."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import SourceError
+from bridge.source.partition_source import RingName
+from edge.log.log_place import LogPlace
+from edge.log.offline_reader import LogView, ScanPosition
+from edge.log.surviving_log import SurvivingLog
+from persistence import Log, LogReader
+from persistence.archive import archive_segment
+from persistence.files import OsFiles
+from persistence.read.merged_reader import MergedReader
+from persistence.segment.format import HEADER_PAGE_BYTES
+from tests.bridge.source.test_partition_source import log_thread, written
+from tests.support.bad_disk import BadDisk
+from tests.support.bridges import EPOCH as BRIDGE_EPOCH
+from tests.support.bridges import Gates, begin_all, drain, publish, ring, run_dry, settings
+from tests.support.drained_files import offsets_drained
+from tests.support.kept_logs import EPOCH, Kept, keep
+
+RECORDS = 12
+SEGMENT_BYTES = 9216  # two records each
+
+
+def kept(directory: Path) -> Path:
+    """A log with a record of 2,000 bytes for each offset; its third segment of six."""
+    keep(
+        directory, "a-0", [Kept("t", b"%04d" % number * 500) for number in range(RECORDS)],
+        segment_bytes=SEGMENT_BYTES,
+    )  # fmt: skip
+    return sorted(directory.glob("*.log"))[2]
+
+
+def offsets_in(path: Path) -> set[int]:
+    """Offsets of the records in a segment."""
+    data = path.read_bytes()
+    return {number for number in range(RECORDS) if b"%04d" % number * 500 in data}
+
+
+def all_offsets(reader: LogReader) -> list[int]:
+    """Offsets of all records that the reader returns."""
+    offsets: list[int] = []
+    while ranges := reader.read("a-0", EPOCH, offsets[-1] + 1 if offsets else 0, 3000):
+        offsets += [offset for run in ranges for offset in range(run.offset, run.offset + run.count)]
+    return offsets
+
+
+def place_of_header(path: Path) -> tuple[int, int]:
+    return 0, HEADER_PAGE_BYTES - 1
+
+
+def place_of_record(path: Path) -> tuple[int, int]:
+    """A byte in the middle of the first record."""
+    at = path.read_bytes().index(b"%04d" % min(offsets_in(path)) * 500) + 1000
+    return at, at
+
+
+@pytest.mark.parametrize("place", [place_of_header, place_of_record])
+def test_a_disk_error_is_an_error_and_only_a_salvaging_reader_reads_past_it(
+    tmp_path: Path, place: Callable[[Path], tuple[int, int]]
+) -> None:
+    path, files = kept(tmp_path), BadDisk()
+    hit = offsets_in(path)
+    files.break_at(path, *place(path))
+    reader = LogReader(files, str(tmp_path))
+    reader.refresh()
+    with pytest.raises(OSError, match="Input/output error") as error:
+        all_offsets(reader)
+    assert error.value.filename == str(path)
+    lost = {min(hit)} if place is place_of_record else hit
+    assert all_offsets(reader.salvaging()) == [it for it in range(RECORDS) if it not in lost]
+    assert {damage.segment for damage in reader.damaged.values()} == {path.name}
+    files.pass_over()
+    assert all_offsets(reader) == list(range(RECORDS))
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_an_error_and_only_a_salvaging_reader_reads_past_it(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    path = kept(tmp_path)
+    hit = offsets_in(path)
+    path.unlink()
+    make(path)
+    reader = LogReader(OsFiles(), str(tmp_path))
+    reader.refresh()
+    with pytest.raises(OSError, match="not a regular file"):
+        all_offsets(reader)
+    assert all_offsets(reader.salvaging()) == [it for it in range(RECORDS) if it not in hit]
+
+
+def test_an_archive_that_the_disk_cannot_read_is_an_error_and_is_not_skipped(tmp_path: Path) -> None:
+    path, files = kept(tmp_path), BadDisk()
+    base, after = (int(it.stem) for it in sorted(tmp_path.glob("*.log"))[2:4])
+    archive_segment(OsFiles(), str(tmp_path), base, after - base)
+    hit = offsets_in(path)
+    path.unlink()
+    archive = next(it for it in tmp_path.iterdir() if it.suffix == ".parquet")
+    files.break_at(archive, archive.stat().st_size - 8, archive.stat().st_size)
+    reader = LogReader(files, str(tmp_path))
+    reader.refresh()
+    for _ in range(2):
+        with pytest.raises(OSError, match="Input/output error") as error:
+            all_offsets(reader)
+        assert error.value.filename == str(archive)
+    salvaging = reader.salvaging()
+    salvaging.archive.refresh()
+    assert all_offsets(salvaging) == [it for it in range(RECORDS) if it not in hit]
+    files.pass_over()
+    assert all_offsets(reader) == list(range(RECORDS))
+
+
+@contextmanager
+def lapped(runtime_dir: Path, log_dir: Path, files: BadDisk) -> Iterator[Log]:
+    """A ring with the last of 3,000 records, and a log with all of them in some segments."""
+    with Log(log_dir, files, segment_bytes=64 << 10, retain_bytes=0, direct=False) as log:
+        log.recover()
+        with ring(runtime_dir) as made:
+            thread = log_thread(log, made)
+            thread.start()
+            for _ in range(30):
+                publish(made, 100, size=100)
+                written(log, made)
+            thread.stop()
+            yield log
+
+
+def test_a_bridge_waits_until_a_disk_error_passes_and_declares_no_loss(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    files, name = BadDisk(), RingName("default", 0)
+    with lapped(runtime_directory, tmp_path / "log", files) as log:
+        path = sorted((tmp_path / "log").glob("*.log"))[1]
+        files.break_at(path, 20_000, 20_000)
+        with drain(settings(runtime_directory, tmp_path), cold=log.reader) as drained:
+            while not drained.partitions.error_of(name):
+                drained.step()
+            assert f"{path}: Input/output error" in drained.partitions.error_of(name)
+            assert "to give up the records of that file, move it" in drained.partitions.error_of(name)
+            files.pass_over()
+            drained.partitions.forget(name)  # its pause
+            run_dry(drained)
+            assert drained.totals.lost_records == 0
+    assert offsets_drained(tmp_path / "lake") == {("default", 0, BRIDGE_EPOCH): list(range(3000))}
+
+
+def test_a_file_in_flight_at_a_crash_is_not_dropped_because_of_a_disk_error(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    files, chosen = BadDisk(), settings(runtime_directory, tmp_path, window=2)
+    with lapped(runtime_directory, tmp_path / "log", files) as log:
+        with drain(chosen, Gates(tmp_path / "lake"), cold=log.reader) as killed:
+            begin_all(killed, 1)
+        files.break_at(min((tmp_path / "log").glob("*.log")), 4096, 1 << 20)
+        with drain(chosen, cold=log.reader) as drained:
+            with pytest.raises(SourceError, match="Input/output error"):
+                run_dry(drained)
+            files.pass_over()
+            run_dry(drained)
+            assert drained.totals.lost_records == 0
+    assert offsets_drained(tmp_path / "lake") == {("default", 0, BRIDGE_EPOCH): list(range(3000))}
+
+
+def test_a_replay_reads_the_rest_and_names_the_file_and_the_offsets(tmp_path: Path) -> None:
+    path = kept(tmp_path)
+    hit = offsets_in(path)
+    path.unlink()
+    path.mkdir()
+    view = LogView(tmp_path)
+    position = ScanPosition(view, view.rings(), LogPlace(), LogPlace())
+    found = [record.offset for record in position.records()]
+    assert found == [it for it in range(RECORDS) if it not in hit]
+    assert (position.missing, position.gaps) == (len(hit), [("a-0", EPOCH, min(hit), max(hit))])
+    (damage,) = view.damage()
+    assert damage[0] == str(path)
+    assert "not a regular file" in damage[1]
+    assert "move or remove it" in damage[1]
+
+
+def test_one_topic_is_read_from_the_rest_and_the_file_is_named(tmp_path: Path) -> None:
+    path = kept(tmp_path)
+    hit = offsets_in(path)
+    path.unlink()
+    path.mkdir()
+    view = LogView(tmp_path)
+    position = ScanPosition(view, view.rings(), LogPlace(), LogPlace(), ["t"])
+    assert [record.offset for record in position.records()] == [it for it in range(RECORDS) if it not in hit]
+    assert [place for place, _ in view.damage()] == [str(path)]
+
+
+def surviving(reader: LogReader, patience_s: float, now: Callable[[], float]) -> SurvivingLog:
+    past, salvaging = MergedReader(lambda _: [reader]), MergedReader(lambda _: [reader.salvaging()])
+    return SurvivingLog(past, salvaging, patience_s, now)
+
+
+def test_a_start_reads_past_a_file_and_clients_do_so_after_some_time(tmp_path: Path) -> None:
+    path, files = kept(tmp_path), BadDisk()
+    hit = offsets_in(path)
+    files.break_at(path, 0, HEADER_PAGE_BYTES - 1)
+    reader = LogReader(files, str(tmp_path))
+    reader.refresh()
+    at_start = surviving(reader, 0.0, lambda: 0.0)
+    assert [run.offset for run in at_start.read("a-0", EPOCH, min(hit), 1)] == [max(hit) + 1]
+    assert at_start.epochs("a-0") == [(EPOCH, 0, RECORDS)]
+    times = iter([100.0, 115.0, 129.0, 130.0, 200.0])
+    for_clients = surviving(reader, 30.0, lambda: next(times))
+    for _ in range(3):
+        with pytest.raises(OSError, match="Input/output error"):
+            for_clients.read("a-0", EPOCH, min(hit), 1)
+    assert [run.offset for run in for_clients.read("a-0", EPOCH, min(hit), 1)] == [max(hit) + 1]
+    with pytest.raises(OSError, match="Input/output error"):
+        for_clients.read("a-0", EPOCH, min(hit), 1)
+
+
+def test_the_live_segment_is_read_by_a_salvaging_reader_too(tmp_path: Path) -> None:
+    path, files = kept(tmp_path), BadDisk()
+    hit = offsets_in(path)
+    files.break_at(path, 0, HEADER_PAGE_BYTES - 1)
+    with Log(tmp_path, files, segment_bytes=SEGMENT_BYTES, retain_bytes=0, direct=False) as log:
+        log.recover()
+        assert all_offsets(log.reader.salvaging()) == [it for it in range(RECORDS) if it not in hit]
