@@ -285,6 +285,17 @@ def test_an_offset_that_is_gone_or_not_yet_there_names_the_nearest(ring: Ring) -
     assert len(ring.slots()) == 1, "the reader that could not start is gone"
 
 
+@pytest.mark.parametrize("value", [-1, 1 << 64])
+def test_an_offset_or_a_time_outside_of_64_bits_is_named_with_the_limits(ring: Ring, value: int) -> None:
+    reader = ring.reader()
+    with pytest.raises(ValueError, match=rf"invalid offset {value} \(allowed: 0 to {(1 << 64) - 1}\)"):
+        reader.seek(value)
+    with pytest.raises(ValueError, match=rf"invalid timestamp_ns {value} \(allowed: 0 to"):
+        reader.seek_time(value)
+    with pytest.raises(TypeError):
+        reader.seek("1")  # type: ignore[arg-type]
+
+
 def test_a_reader_finds_a_moment(ring: Ring) -> None:
     writer = ring.writer()
     for i in range(150):

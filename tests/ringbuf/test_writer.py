@@ -219,6 +219,17 @@ def test_a_sequence_that_publishes_by_itself_keeps_keys_apart(ring: Ring) -> Non
 # ---- claims ----
 
 
+@pytest.mark.parametrize("length", [-1, 1 << 64])
+def test_a_claim_of_an_impossible_length_is_named_with_the_limits(ring: Ring, length: int) -> None:
+    writer = ring.writer()
+    with pytest.raises(ValueError, match=rf"invalid length {length} \(allowed: 0 to"):
+        writer.claim(length)
+    claim = writer.claim(5)
+    with pytest.raises(ValueError, match=rf"invalid length {length} \(allowed: 0 to"):
+        claim.commit(length)
+    claim.abort()
+
+
 def test_a_claim_is_filled_in_place(ring: Ring) -> None:
     reader, writer = ring.reader(), ring.writer()
     claim = writer.claim(5, key="k", flags=2)

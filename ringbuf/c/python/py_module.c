@@ -40,6 +40,16 @@ PyObject *fail(const char *name, const char *format, ...)
     return NULL;
 }
 
+int uint64_of(PyObject *object, const char *name, unsigned long long *value)
+{
+    *value = PyLong_AsUnsignedLongLong(object);
+    if (*value != (unsigned long long)-1 || !PyErr_Occurred())
+        return 0;
+    if (PyErr_ExceptionMatches(PyExc_OverflowError))
+        PyErr_Format(PyExc_ValueError, "invalid %s %S (allowed: 0 to 18446744073709551615)", name, object);
+    return -1;
+}
+
 int arguments_named(PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names,
                     int most, int least, PyObject **out)
 {

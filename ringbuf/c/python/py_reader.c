@@ -305,16 +305,16 @@ static PyObject *seek_done(reader_object *self, int result)
 
 static PyObject *reader_seek(reader_object *self, PyObject *offset)
 {
-    unsigned long long wanted = PyLong_AsUnsignedLongLong(offset);
-    if ((wanted == (unsigned long long)-1 && PyErr_Occurred()) || reader_begin(self) != 0)
+    unsigned long long wanted;
+    if (uint64_of(offset, "offset", &wanted) != 0 || reader_begin(self) != 0)
         return NULL;
     return seek_done(self, rb_seek_offset(&self->reader, wanted));
 }
 
 static PyObject *reader_seek_time(reader_object *self, PyObject *timestamp_ns)
 {
-    unsigned long long wanted = PyLong_AsUnsignedLongLong(timestamp_ns);
-    if ((wanted == (unsigned long long)-1 && PyErr_Occurred()) || reader_begin(self) != 0)
+    unsigned long long wanted;
+    if (uint64_of(timestamp_ns, "timestamp_ns", &wanted) != 0 || reader_begin(self) != 0)
         return NULL;
     rb_seek_time(&self->reader, wanted);
     return seek_done(self, RB_OK);

@@ -103,6 +103,9 @@ extern unsigned forks;
 PyObject *fail(const char *name, const char *format, ...);
 PyObject *fail_result(int result, const char *doing);
 
+/* Store an integer of 64 bits without a sign.  0, or -1 with ValueError, which has its name, or TypeError. */
+int uint64_of(PyObject *object, const char *name, unsigned long long *value);
+
 /* Fill `out` (preset with NULL) from positional and keyword arguments.  0, or -1 with TypeError set. */
 int arguments_named(PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names,
                     int most, int least, PyObject **out);

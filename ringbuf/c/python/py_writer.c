@@ -252,8 +252,8 @@ static PyObject *writer_claim(writer_object *self, PyObject *const *args, Py_ssi
     if (writer_usable(self) != 0 || arguments(args, count, keywords, claim_names, 4, 1, given) != 0 ||
         flags_take(given[2], &flags) != 0 || key_take(self, given[1], given[3], &key) != 0)
         return NULL;
-    unsigned long long length = PyLong_AsUnsignedLongLong(given[0]);
-    if (length == (unsigned long long)-1 && PyErr_Occurred())
+    unsigned long long length;
+    if (uint64_of(given[0], "length", &length) != 0)
         return NULL;
     int result = claim(self, &key, length, flags, rb_wall_ns(&self->clock), &to);
     if (result < 0)
@@ -293,11 +293,8 @@ static PyObject *claim_commit(claim_object *self, PyObject *const *args, Py_ssiz
         PyErr_SetString(PyExc_TypeError, "commit takes at most one argument: how many bytes were filled");
         return NULL;
     }
-    if (count == 1 && args[0] != Py_None) {
-        actual = PyLong_AsUnsignedLongLong(args[0]);
-        if (actual == (unsigned long long)-1 && PyErr_Occurred())
-            return NULL;
-    }
+    if (count == 1 && args[0] != Py_None && uint64_of(args[0], "length", &actual) != 0)
+        return NULL;
     if (actual > self->length) {
         PyErr_Format(PyExc_ValueError, "commit of %llu bytes exceeds the %llu that were claimed", actual,
                      (unsigned long long)self->length);
