@@ -154,7 +154,7 @@ class Link:
         if self._connection.state is State.CLOSED:
             raise ConnectionLost(
                 f"{self._address} closed the connection",
-                hint="the broker's log has the reason; `brim` with --reconnect connects again",
+                hint="the broker's log has the reason; connect again",
             )
 
     def _arm(self) -> None:

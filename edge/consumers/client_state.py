@@ -215,7 +215,7 @@ class ConsumerCore:
     ) -> Nack:
         """Return a request: give these records of the batch back, or all, to get them again."""
         runs = self._whole(batch) if offsets is None else runs_of(offsets)
-        delay_ms = None if delay_s is None else min(max(int(delay_s * 1000), 0), DELAY_MAX_MS)
+        delay_ms = None if delay_s is None else int(min(max(delay_s * 1000, 0), DELAY_MAX_MS))
         return Nack(*self._head(batch), tuple(runs), delay_ms, cause[:1024], counts)
 
     def commit(self, batch: ConsumerBatch, offset: int) -> Commit:

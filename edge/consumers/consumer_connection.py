@@ -29,7 +29,7 @@ from edge.consumers.protocol import (
 )
 from edge.consumers.replay_clock import SPEED_MAX, SPEED_MIN
 from edge.consumers.start_place import GroupStart, start_place
-from edge.errors import InvalidArgument
+from edge.errors import InvalidArgument, check_seconds
 from ringbuf import Record
 
 Result = TypeVar("Result")  # AckResult, or a coroutine of it
@@ -129,6 +129,8 @@ class ConsumerConnection(CoreConnection[ConsumerBatch], ABC, Generic[Result]):
         They come after `delay_s`, or a time that grows with each try.  In an ordered group all records behind
         the first of them come again too, in order.
         """
+        if delay_s is not None:
+            check_seconds("delay_s", delay_s)
         selection = None if offsets is None else list(offsets)
         return self._request(self._core.nack(batch, selection, delay_s, cause), batch, selection)
 

@@ -11,7 +11,7 @@ import pytest
 from brim import asyncio as brim_asyncio
 from brim import consumer, reader
 from edge.consumers.server import ConsumersEndpoint
-from edge.errors import NotOpen
+from edge.errors import InvalidArgument, NotOpen
 from ringbuf import Ring
 from tests.support.cancelling import ends_when_cancelled_on_leaving
 from tests.support.consumer_desk import endpoint_over
@@ -82,6 +82,19 @@ async def test_a_task_that_waits_for_its_acknowledgement_learns_it_too(
         for use in (records.commit(batch), records.working()):
             with pytest.raises(NotOpen, match="the consumer is closed"):
                 await use
+
+
+@pytest.mark.parametrize("delay_s", [-1.0, float("nan")])
+async def test_a_delay_that_is_negative_or_no_number_is_named(
+    endpoint: ConsumersEndpoint, ring: Ring, delay_s: float
+) -> None:
+    ring.writer().publish(b"x", key="a/1")
+    async with brim_asyncio.consumer("g", "a/#", start="oldest", endpoint=endpoint.endpoint) as records:
+        batch = await records.read(PATIENCE_S)
+        assert batch is not None
+        with pytest.raises(InvalidArgument, match=f"invalid delay_s {delay_s}"):
+            await records.nack(batch, delay_s=delay_s)
+        await records.nack(batch, delay_s=float("inf"))  # the longest delay
 
 
 async def test_a_cancelled_task_is_still_cancelled(endpoint: ConsumersEndpoint) -> None:
