@@ -10,6 +10,7 @@ A backup is made in DIR.partial, which becomes DIR at the end.
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import sqlite3
@@ -84,8 +85,11 @@ def make_backup(
         raise EdgeError(f"backup not made: {error}", hint=f"rm -r {partial}; {error.hint}") from error
     except OSError as error:
         place = error.filename or partial
-        hint = f"run as the broker's user or root, free space, then rm -r {partial}"
-        raise EdgeError(f"backup not made: {place}: {error.strerror}", hint=hint) from error
+        is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        fix = "free space, or name another directory" if is_full else "run as the broker's user or root"
+        raise EdgeError(
+            f"backup not made: {place}: {error.strerror}", hint=f"{fix}; rm -r {partial}"
+        ) from error
     return manifest
 
 

@@ -40,7 +40,9 @@ from edge.local.protocol import (
     Connection,
     Disconnect,
     Done,
+    Overview,
     RemoveSession,
+    Report,
     Session,
     SessionDetails,
     SessionList,
@@ -112,6 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise EdgeError(f"{arguments.what} needs a client identifier", hint=hint)
     with Connection(arguments.runtime_dir) as connection:
         if arguments.what == "ls":
+            if arguments.tenant is not None:
+                _check_tenant(connection, arguments.tenant)
             print_listing(_chosen(connection, arguments), COLUMNS, arguments)
         for name in arguments.names if arguments.what != "ls" else ():
             if arguments.what == "show":
@@ -119,6 +123,16 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 _end(connection, name, arguments)
     return 0
+
+
+def _check_tenant(connection: Connection, name: str) -> None:
+    status = connection.request(Overview(), Report).report
+    tenants = [row["name"] for row in status["tenants"]]
+    if name not in tenants and "tenants" not in status.get("shortened", ()):
+        hint = (
+            f"choose one of: {', '.join(tenants)}" if tenants else "leave --tenant out: the broker has none"
+        )
+        raise EdgeError(f"there is no tenant {name!r}", hint=hint)
 
 
 def all_clients(connection: Connection) -> Iterator[Row]:

@@ -1,5 +1,6 @@
 """A backup or restore that kill -9 interrupts, or whose broker it kills, is never taken for a whole one."""
 
+import errno
 import os
 import shutil
 import signal
@@ -92,6 +93,23 @@ def test_a_broker_killed_before_its_snapshot_ends_the_backup_with_an_error(scene
     assert not scene.backup.exists()
     with pytest.raises(EdgeError, match="is not a complete backup"):
         read_manifest(partial_of(scene.backup))
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.ENOSPC, "free space, or name"), (errno.EACCES, "run as the broker's user")]
+)
+def test_a_backup_that_cannot_be_written_has_the_remedy_of_its_cause(
+    scene: Scene, number: int, remedy: str
+) -> None:
+    scene.broker.stop()
+
+    def fail(_: float) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(EdgeError, match="backup not made") as raised:
+        make_backup(_files(scene), scene.backup, brim="0", advance=fail)
+    assert raised.value.hint.startswith(remedy)
+    assert raised.value.hint.endswith(f"; rm -r {partial_of(scene.backup)}")
 
 
 def test_no_kill_between_two_files_leaves_a_manifest(scene: Scene) -> None:

@@ -178,3 +178,11 @@ def test_the_status_shows_clients_in_trouble_and_counts_all_others(
     assert status["clients"][0]["client_id"] == "late"
     assert len({it["client_id"] for it in status["clients"]}) == CLIENTS_SHOWN
     assert status["clients_not_shown"] == CLIENTS_PAGE + 52 - CLIENTS_SHOWN
+
+
+def test_a_tenant_that_does_not_exist_is_an_error(
+    broker: BrimProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = brim(capsys, broker, "ls", "--tenant", "nope")
+    assert (status, out) == (Exit.USAGE, "")
+    assert err == "brim clients: there is no tenant 'nope'\n  leave --tenant out: the broker has none\n"

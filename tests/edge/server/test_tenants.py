@@ -7,6 +7,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import brim as brim_api
 from edge.mqtt import (
     ConnAck,
@@ -88,6 +90,9 @@ def test_operators_and_local_programs_see_tenants(runtime_directory: Path, tmp_p
         refused.close()
         listed = rows(broker, "clients", "ls", "--tenant", "a")
         assert sorted(row["client_id"] for row in listed) == ["$tenant/a/one", "$tenant/a/two"]
+        with pytest.raises(subprocess.CalledProcessError) as failed:
+            brim(broker, "clients", "ls", "--tenant", "c")
+        assert "there is no tenant 'c'\n  choose one of: a, b" in failed.value.stderr
         assert brim(broker, "retained", "ls", "$tenant/a/#").count("pump/1") == 1
         status = brim(broker, "status")
         assert "tenant   a: 2 connected" in status
