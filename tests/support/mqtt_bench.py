@@ -201,7 +201,8 @@ class Bench:
                 self.calls.popleft()()
             self.broker.tick()
             total += len(events) + calls
-            if self.engine.step(self.now_ms, self.now_ns) or self.calls:
+            overdue = self.broker.sessions.next_s * 1000 <= self.now_ms
+            if self.engine.step(self.now_ms, self.now_ns) or self.calls or overdue:
                 continue
             if not self.broker.journal.writing:
                 return total

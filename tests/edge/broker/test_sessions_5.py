@@ -3,7 +3,7 @@
 import pytest
 
 from edge.broker.dispatcher import BrokerLimits
-from edge.broker.sessions import NEVER_S, SessionLimits
+from edge.broker.sessions import NEVER_S, OVERDUE_MAX, SessionLimits
 from edge.engine.timer_heap import TimerHeap
 from edge.mqtt import (
     ConnAck,
@@ -38,6 +38,27 @@ def test_a_session_lasts_to_the_second_as_long_as_its_client_asked(bench: Bench)
         bench.settle(away_ms)
         assert back(bench)[1] == expected
     assert bench.broker.sessions.expired == 1
+
+
+def test_a_fleet_that_left_together_expires_in_steps_between_which_clients_are_served(bench: Bench) -> None:
+    count = 3 * OVERDUE_MAX + 1
+    for number in range(count):
+        bench.client5(f"c{number}", expiry_s=10).drop()
+    steps, now_s = [], bench.now_ms / 1000 + 11
+    while due := bench.broker.sessions.overdue(now_s):
+        steps.append(len(due))
+    assert steps == [OVERDUE_MAX] * 3 + [1]
+    assert bench.broker.sessions.expired == count
+
+
+def test_all_sessions_of_a_fleet_that_left_together_end_in_time(bench: Bench) -> None:
+    for number in range(3 * OVERDUE_MAX + 1):
+        client = bench.client5(f"c{number}", expiry_s=10)
+        client.subscribe("t/#", qos=1)
+        client.drop()
+    bench.settle(11_000)
+    assert len(bench.broker.sessions) == 0
+    assert bench.broker.router.subscription_count == 0
 
 
 def test_a_session_ends_with_its_connection_if_nothing_else_was_asked(bench: Bench) -> None:
