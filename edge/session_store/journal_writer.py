@@ -54,8 +54,9 @@ from edge.session_store.journal_records import (
     WillDone,
     encode_record,
 )
+from edge.session_store.kept_sessions import KeptSessions, session_number
 from edge.session_store.reserve import Reserve
-from edge.session_store.snapshot import KeptSession, KeptWill, Snapshot, will_record
+from edge.session_store.snapshot import KeptWill, Snapshot, will_record
 from edge.session_store.snapshot_file import Origin, write_snapshot
 from edge.session_store.views import BrokerView, ClientView, SessionView
 from persistence.durable_file import problem_of, remedy_of
@@ -126,6 +127,7 @@ class SessionJournal:
         self._clock = clock
         self._wall_ns = wall_ns
         self._wall_ahead_ns = self._wall_ns_of(0)
+        self._kept = KeptSessions()
         self._target: JournalTarget | None = None
         self._state: BrokerView | None = None
         self._call: Call | None = None
@@ -166,6 +168,7 @@ class SessionJournal:
         for session in view.sessions:
             session.kept = session.expiry_s > 0
             self._has_kept |= session.kept
+            self._kept.changed(session)
             self._engine.session_keep(session.handle, session.kept)
         for handle, _ in view.groups.groups_of_kept():
             self._engine.session_keep(handle, True)
@@ -222,8 +225,9 @@ class SessionJournal:
         if self._target is None or session.expiry_s == 0:
             return
         session.kept = self._has_kept = True
+        self._kept.changed(session)
         self._name_rings()
-        self._record(SessionOpened(_number(session.handle), session.client_info, session.expiry_s))
+        self._record(SessionOpened(session_number(session.handle), session.client_info, session.expiry_s))
         self._engine.session_keep(session.handle, True)
 
     def connected(self, session: SessionView) -> None:
@@ -233,40 +237,45 @@ class SessionJournal:
         if session.kept and session.expiry_s == 0:
             self.closed(session)
         elif session.kept:
-            self._record(Connected(_number(session.handle), session.client_info, session.expiry_s))
+            self._kept.changed(session)
+            self._record(Connected(session_number(session.handle), session.client_info, session.expiry_s))
 
     def disconnected(self, session: SessionView) -> None:
         """Record that the client of a session is away."""
         self._follow_wall_clock()
         session.left_ns = self._wall_ns()
         if session.kept:
-            self._record(Disconnected(_number(session.handle), session.expiry_s, session.left_ns))
+            self._kept.changed(session)
+            self._record(Disconnected(session_number(session.handle), session.expiry_s, session.left_ns))
 
     def closed(self, session: SessionView) -> None:
         """Record that a session ends, or is no longer kept. Must be called before the engine closes it."""
         if not session.kept:
             return
         session.kept = False
+        self._kept.changed(session)
         self._engine.session_keep(session.handle, False)
-        self._record(SessionClosed(_number(session.handle)))
+        self._record(SessionClosed(session_number(session.handle)))
 
     def subscribed(self, session: SessionView, topic_filter: str) -> None:
         """Record a subscription, with the options that the session has for it."""
         if session.kept:
+            self._kept.changed(session)
             options = session.subscriptions[topic_filter]
-            self._record(Subscribed(_number(session.handle), topic_filter, options))
+            self._record(Subscribed(session_number(session.handle), topic_filter, options))
 
     def unsubscribed(self, session: SessionView, topic_filters: Iterable[str]) -> None:
         """Record that subscriptions were removed."""
         if session.kept and (removed := list(topic_filters)):
-            self._record(Unsubscribed(_number(session.handle), removed))
+            self._kept.changed(session)
+            self._record(Unsubscribed(session_number(session.handle), removed))
 
     def group(self, handle: int, shared_filter: str, *, is_kept: bool) -> None:
         """Record that the members of a group have changed. `is_kept`: a member has a kept session."""
         if self._target is None:
             return
         if is_kept:
-            self._record(GroupOpened(_number(handle), shared_filter))
+            self._record(GroupOpened(session_number(handle), shared_filter))
         self._engine.session_keep(handle, is_kept)
 
     def acl_changed(self) -> None:
@@ -342,6 +351,7 @@ class SessionJournal:
         for session in self._state.sessions:
             if session.left_ns:
                 session.left_ns += step_ns
+                self._kept.changed(session)
         log.info("wall clock stepped %s", pairs(step_s=round(step_ns / 1e9, 3)))
         self.request_snapshot()
 
@@ -474,9 +484,9 @@ class SessionJournal:
     def _snapshot(self) -> Snapshot:
         """Snapshot of all kept state."""
         assert self._state is not None
-        sessions, shared, wills, clients = self._state
+        _, shared, wills, clients = self._state
         self._unnamed.clear()
-        kept_sessions = [_kept_session(session) for session in sessions if session.kept]
+        kept_sessions = self._kept.saved()
         waiting = [
             KeptWill(client_info, will, self._wall_ns_of(due_s))
             for client_info, will, due_s in wills.waiting()
@@ -487,7 +497,8 @@ class SessionJournal:
             if client.will is not None
         ]
         groups = [
-            GroupOpened(_number(handle), shared_filter) for handle, shared_filter in shared.groups_of_kept()
+            GroupOpened(session_number(handle), shared_filter)
+            for handle, shared_filter in shared.groups_of_kept()
         ]
         self.sessions_saved = len(kept_sessions) + len(waiting)
         return Snapshot(
@@ -506,12 +517,6 @@ class SessionJournal:
                 yield entries
 
 
-def _kept_session(session: SessionView) -> KeptSession:
-    left_ns = None if session.connection else session.left_ns
-    number, subscriptions = _number(session.handle), session.subscriptions.copies()
-    return KeptSession(number, session.client_info, session.expiry_s, subscriptions, left_ns)
-
-
 def _longest_record_bytes(client_info: ClientInfo) -> int:
     """Upper limit for the bytes of a record: a character takes up to 4, and the user name is in it twice."""
     characters = len(client_info.client_id) + len(client_info.address)
@@ -520,11 +525,6 @@ def _longest_record_bytes(client_info: ClientInfo) -> int:
     if client_info.certificate is not None:
         characters += len(client_info.certificate)
     return FACTS_HEAD_BYTES + 4 * characters + len(client_info.certificate_der or b"")
-
-
-def _number(handle: int) -> int:
-    """Number of a session in entries and records."""
-    return handle & 0xFFFF_FFFF
 
 
 def _reason_of(error: Exception) -> str:

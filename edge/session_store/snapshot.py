@@ -1,16 +1,16 @@
 """Session snapshot: content of the snapshot file, taken in one turn of the broker's thread, encoded on
 another.
 
-Owns references to immutable state (client information, wills, entries of the engine), and copies of mutable
-state (the subscriptions of each session). Encoding takes ten times as long as the copy, and 64 KiB for a
-large will, so it happens while the file is written, one record at a time.
+Owns references to immutable state: client information, wills, entries of the engine, and subscriptions that
+the sessions have lent. Encoding takes much longer than a turn, and 64 KiB for a large will, so it happens
+while the file is written, one record at a time.
 
 Invariant: a snapshot may be read again, with the same result, on any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ class KeptSession(NamedTuple):
     number: int
     client_info: ClientInfo
     expiry_s: int
-    subscriptions: list[dict[str, int]]  # filter -> options; copies for this snapshot
+    subscriptions: Sequence[Mapping[str, int]]  # filter -> options; they do not change
     left_ns: int | None  # of the wall clock; None: its client is connected
 
 

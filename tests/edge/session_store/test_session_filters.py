@@ -1,5 +1,7 @@
 """Filters of a session, in parts: a mapping like any other, whose dicts stay small."""
 
+from collections import ChainMap
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -19,6 +21,7 @@ class Filters(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(session_filters, "PART_MAX", 4)
         self.filters, self.model, self.most = SessionFilters(), dict[str, int](), 0
+        self.lent: list[tuple[tuple[dict[str, int], ...], dict[str, int]]] = []
 
     @rule(topic_filter=FILTERS, options=st.integers(0, 3))
     def set(self, topic_filter: str, options: int) -> None:
@@ -48,11 +51,20 @@ class Filters(RuleBasedStateMachine):
         self.filters.clear()
         self.model.clear()
 
+    @rule()
+    def lend(self) -> None:
+        self.lent.append((self.filters.lend(), self.model.copy()))
+
+    @invariant()
+    def lent_parts_do_not_change(self) -> None:
+        for parts, model in getattr(self, "lent", ()):
+            assert dict(ChainMap(*parts)) == model
+
     @invariant()
     def agrees(self) -> None:
         if not hasattr(self, "filters"):
             return
-        parts = self.filters.copies()
+        parts = self.filters._parts
         self.most = max(self.most, len(self.model))
         assert self.filters == self.model
         assert len(self.filters) == sum(map(len, parts)) == len(self.model)
@@ -79,7 +91,7 @@ def test_no_dict_of_a_large_session_grows_beyond_the_size_of_a_part() -> None:
     for first in range(0, 100_000, 500):
         filters.add_new([f"f/{number}" for number in range(first, first + 500)], bytes(500))
     filters.update({f"g/{number}": 1 for number in range(700)})
-    parts = filters.copies()
+    parts = filters.lend()
     assert len(filters) == 100_700
     assert len(parts) == 3
     assert max(map(len, parts), default=0) <= PART_MAX + 500
