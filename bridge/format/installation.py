@@ -1,8 +1,8 @@
 """Identity of an installation: a random id for one state directory, and the numbers of its lives.
 
 Owns the files `installation` and `installation.copy` in the state directory. Owns copies named `installation`
-in the directory of the rings and, if it is elsewhere, in that of the log: records there may outlive the state
-directory.
+in the directory of the rings and, if it is elsewhere or on another disk, in that of the log: records there
+may outlive the state directory.
 
 Each file is an envelope (persistence/durable_file.py) with the magic "BRIMINST", version 1 and crc32c. The
 body is

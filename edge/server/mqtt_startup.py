@@ -234,10 +234,8 @@ class MqttServer:
         from bridge.format.installation import Installation, InstallationMismatch
 
         config = self.config
-        apart = [config.log_directory] if self.logs else []
-        copies = [directory for directory in apart if not directory.is_relative_to(config.state_dir)] + [
-            config.runtime_dir
-        ]
+        apart = [config.log_directory] if self.logs and _is_apart(config) else []
+        copies = [*apart, config.runtime_dir]
         self._installation = Installation.open(config.state_dir, copies)
         try:
             self._installation.copy_to(copies)
@@ -461,6 +459,12 @@ class MqttServer:
 
     def _authorize_again(self) -> None:
         self.listener.broker.acl_changed(self.auth_backend.access)
+
+
+def _is_apart(config: Config) -> bool:
+    """True if the log is not in the state directory, or on a disk that may get into another machine."""
+    log_dir, state_dir = config.log_directory, config.state_dir
+    return not log_dir.is_relative_to(state_dir) or log_dir.stat().st_dev != state_dir.stat().st_dev
 
 
 def _locked_after_backup(directory: Path) -> DirectoryLock:
