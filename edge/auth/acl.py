@@ -58,7 +58,9 @@ _EMPTY = _AclNode()
 class AccessRules:
     """An AccessList. Immutable: new rules are a new object."""
 
-    def __init__(self, rules: Iterable[AccessRule]) -> None:
+    def __init__(self, rules: Iterable[AccessRule], text_hash: int | None = None) -> None:
+        """Create the list. `text_hash`: of the text that has these rules; None: they have no text."""
+        self.text_hash = text_hash
         self._users: dict[str | None, _AclNode] = {}
         self._patterns = _AclNode()
         self.denies_all = True  # True if no rule permits anything

@@ -36,7 +36,7 @@ def read_rules(file: Path) -> AccessRules:
 def parse_rules(text: str, name: str) -> AccessRules:
     """Parse the rules in `text`; `name` is the file name in messages. Raises AuthFileError."""
     problems: list[str] = []
-    rules = AccessRules(list(_rules(text, name, problems)))
+    rules = AccessRules(list(_rules(text, name, problems)), hash(text))
     if problems:
         raise AuthFileError(problems)
     return rules

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from edge.auth.errors import AuthFileError
 from edge.auth.interfaces import (
@@ -135,11 +136,18 @@ class AuthBackend:
         return _Both(self.files.rules, plugins)
 
     def read(self) -> AuthFiles:
-        """The files as they are now, not in force yet. Raises AuthFileError. Any thread."""
-        return AuthFiles.read(*self._paths)
+        """The files as they are now, not in force yet. Raises AuthFileError. Any thread.
 
-    def apply(self, files: AuthFiles, judge: Callable[[], object]) -> None:
-        """Put the files in force, and call `judge`, which checks every client again. On the broker's thread.
+        Rules of the same text as those in force are the same object.
+        """
+        files, present = AuthFiles.read(*self._paths), self.files.rules
+        if present is not None and files.rules is not None and files.rules.text_hash == present.text_hash:
+            return replace(files, rules=present)
+        return files
+
+    def apply(self, files: AuthFiles, judge: Callable[[bool], object]) -> None:
+        """Put the files in force, and call `judge`, which checks every client again, with True if the rules
+        have changed, or plug-ins decide too. On the broker's thread.
 
         Users who were removed, or have another password, are disconnected by `judge`. Afterwards they are
         accepted again, because they have authenticated with the new files then.
@@ -149,7 +157,8 @@ class AuthBackend:
         if files.users is not None and self._passwords is not None and self._scram is not None:
             self._passwords.replace(files.users, revoked=changed)
             self._scram.replace(files.users)
-        judge()
+        by_plugins = self._plugins is not None and self._plugins.access is not None
+        judge(by_plugins or files.rules is not before.rules)
         if self._passwords is not None:
             self._passwords.revoked = frozenset()
         logging.getLogger(AUDIT).info(

@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 from edge.auth.interfaces import (
@@ -217,14 +218,16 @@ class Broker:
             self._broke_rule(connection, error)
             return
         peer = self._permissions.peer(connection)
-        log.error("event failed, connection closed %s", pairs(peer=peer), exc_info=error)
+        with suppress(MemoryError):  # without memory for a line too, only this connection ends
+            log.error("event failed, connection closed %s", pairs(peer=peer), exc_info=error)
         self._abandon(connection)
 
     def _abandon(self, connection: int) -> None:
         try:
             self._end(connection, will=True, reason=ReasonCode.UNSPECIFIED_ERROR)
         except Exception:
-            log.exception("connection not ended cleanly %s", pairs(connection=connection))
+            with suppress(MemoryError):
+                log.exception("connection not ended cleanly %s", pairs(connection=connection))
 
     def _handle(self, kind: int, connection: int, detail: int, data: bytes) -> None:
         if kind == _PACKET:
@@ -400,18 +403,28 @@ class Broker:
         """
         self._set_access(access)
         self._engine.clear_acl_cache()
+        self._disconnect_unauthorized()
+        for client in self.clients:
+            rules = self._permissions.publish_rules(client.client_info)
+            self._engine.publish_rules(client.connection, rules)
+        for session in self.sessions:
+            self.engine.session_receives(session.handle, self._permissions.receives_all(session))
+        self.router.acl_changed(self.sessions)
+        self.check_retained()
+
+    def users_changed(self) -> None:
+        """Disconnect clients that the authenticator no longer accepts. The rules are the same as before: no
+        route is made again, which takes 0.1 ms for each session.
+        """
+        self._disconnect_unauthorized()
+        self.check_retained()
+
+    def _disconnect_unauthorized(self) -> None:
         for client in self.clients:
             if not self._permissions.is_still_authorized(client.client_info):
                 facts = audit_facts(client.client_info)
                 audit.info("client disconnected: no longer authorized %s", facts)
                 self._end(client.connection, will=True, reason=ReasonCode.NOT_AUTHORIZED)
-            else:
-                rules = self._permissions.publish_rules(client.client_info)
-                self._engine.publish_rules(client.connection, rules)
-        for session in self.sessions:
-            self.engine.session_receives(session.handle, self._permissions.receives_all(session))
-        self.router.acl_changed(self.sessions)
-        self.check_retained()
 
     def apply_limits(self, limits: BrokerLimits) -> None:
         """Use other limits from now on. Connections, sessions, wills and subscriptions that exist stay; the

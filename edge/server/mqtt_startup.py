@@ -457,8 +457,11 @@ class MqttServer:
             feed.add(producer, left_behind=True, resumed=resumed)
         producers.on_ring.append(feed.add)
 
-    def _authorize_again(self) -> None:
-        self.listener.broker.acl_changed(self.auth_backend.access)
+    def _authorize_again(self, rules_changed: bool = True) -> None:
+        if rules_changed:
+            self.listener.broker.acl_changed(self.auth_backend.access)
+        else:
+            self.listener.broker.users_changed()
 
 
 def _is_apart(config: Config) -> bool:

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from edge.auth.interfaces import ClientCertificate, ListenerPolicy, anonymous_allowed
@@ -266,7 +267,8 @@ class Listener:
             self._serve()
             self._finish()
         except Exception:
-            log.exception("MQTT thread failed, clients are no longer served")
+            with suppress(Exception):  # without memory too, the end must be requested
+                log.exception("MQTT thread failed, clients are no longer served")
             self.on_failure()
 
     def _serve(self) -> None:

@@ -123,9 +123,13 @@ class Passwords(Anybody):
 
     def __init__(self) -> None:
         self.later: Future[bool] | None = None
+        self.revoked: set[str | None] = set()
 
     def authenticate(self, client: ClientInfo, password: bytes | None) -> Verdict:
         return self.later or (client.username == "ann" and password == b"secret")
+
+    def is_still_authorized(self, client: ClientInfo) -> bool:
+        return client.username not in self.revoked
 
 
 class Rules(AnyTopic):
@@ -267,6 +271,22 @@ def test_rules_are_asked_once_for_a_client_and_topic_and_again_when_they_change(
         ann.send(Publish("bob/1", b"y", 1, packet_id=5))  # [MQTT-3.3.5-2]: acknowledged, and not stored
         assert ann.received() == [PubAck(5)]
         assert [topic for topic, _ in bench.records()].count("bob/1") == 0
+
+
+def test_a_change_of_users_disconnects_those_who_are_revoked_and_makes_no_route_again() -> None:
+    passwords = Passwords()
+    with Bench(authenticator=passwords, access=Rules()) as bench:
+        ann = bench.client("a", username="ann", password=b"secret")
+        ann.subscribe("ann/#")
+        ann.send(Publish("ann/1", b"x"))
+        routes_made = bench.broker.router.routes.rules
+        bench.broker.users_changed()
+        ann.send(Publish("ann/1", b"y"))
+        assert ann.publishes() == [("ann/1", b"x", 0), ("ann/1", b"y", 0)]
+        assert bench.broker.router.routes.rules == routes_made
+        passwords.revoked = {"ann"}
+        bench.broker.users_changed()
+        assert not ann.is_open
 
 
 def test_new_rules_hold_for_who_was_trusted_before() -> None:

@@ -1,9 +1,11 @@
 """The broker on a real port: sockets, the loop, its thread, and what a socket can do to it."""
 
+import logging
 import select
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
@@ -33,7 +35,7 @@ from tests.support.mqtt_bench import OwnPartition
 from tests.support.mqtt_served import served
 from tests.support.mqtt_socket import RawClient
 from tests.support.recording_authenticator import RecordingAuthenticator
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 def has_input(connection: socket.socket) -> bool:
@@ -221,6 +223,51 @@ def test_a_session_is_taken_over_and_goes_on() -> None:
             assert old.packet() is None
             again = new.publish()
             assert (again.payload, again.dup) == (b"1", True)
+
+
+class NoMemory(logging.Handler):
+    """Handler in a process without memory for a line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise MemoryError
+
+
+@pytest.fixture
+def no_line_fits() -> Iterator[None]:
+    """No memory for the log lines of the broker's thread."""
+    handler, names = NoMemory(), ("edge.transport.listener", "edge.broker.dispatcher")
+    for name in names:
+        logging.getLogger(name).addHandler(handler)
+    yield
+    for name in names:
+        logging.getLogger(name).removeHandler(handler)
+
+
+@pytest.mark.usefixtures("no_line_fits")
+def test_a_defect_that_ends_the_thread_is_reported_without_memory_for_a_log_line() -> None:
+    with served() as there:
+        reported = threading.Event()
+        there.listener.on_failure = reported.set
+
+        def fail() -> float:
+            raise MemoryError
+
+        there.ask(lambda: setattr(there.listener.broker, "tick", fail))
+        assert reported.wait(PATIENCE_S)
+
+
+@pytest.mark.usefixtures("no_line_fits")
+def test_an_event_that_fails_without_memory_for_a_log_line_ends_only_its_connection() -> None:
+    class Failing(RecordingAuthenticator):
+        def authenticate(self, client: ClientInfo, password: bytes | None) -> bool:
+            raise MemoryError
+
+    with served(authenticator=Failing()) as there:
+        for _ in range(2):
+            with RawClient(there.port) as client:
+                client.send(Connect("c", username="ann"))
+                assert client.packet() is None
+        there.ask(lambda: None)
 
 
 def test_an_idle_broker_sleeps() -> None:
