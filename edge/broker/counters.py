@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from edge.auth.tenant_names import tenant_of
 from edge.broker.sessions import Session
-from edge.engine.engine import CloseCause, DropCause, Engine, SessionStats, counters_of
+from edge.engine.engine import CloseCause, DropCause, Engine, counters_of
 
 _TOTALS = (
     "bytes_in", "bytes_out", "packets_in", "packets_out", "published", "published_bytes", "from_producers",
@@ -97,8 +97,10 @@ class Counters:
             session_stats = self._engine.session_stats(session.handle)
             if session_stats is None:
                 continue
-            queued, in_flight, delivered, dropped = SessionStats(*session_stats)
-            lost = {cause.words: dropped[cause] for cause in DropCause if dropped[cause]}
+            queued, in_flight, delivered, dropped = session_stats
+            lost = (
+                {cause.words: dropped[cause] for cause in DropCause if dropped[cause]} if any(dropped) else {}
+            )
             rows.append(
                 ClientRow(
                     session.client_id,

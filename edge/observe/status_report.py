@@ -45,7 +45,8 @@ T = TypeVar("T")
 SAMPLE_S = 2.0  # interval of the rates: short enough to watch, with hardly any cost
 CLIENTS_SHOWN = 100
 TEXT_MAX = 64  # characters of a text of a client: 100 clients may not displace other parts of the report
-CLIENTS_PAGE = 500  # sessions in one turn of the MQTT thread: about a millisecond
+CLIENTS_PAGE = 250  # sessions in one turn of the MQTT thread: about a millisecond
+CLIENTS_S = 2.0  # time for all pages; `brim status` waits 5 s for its answer
 ANSWER_S = 2.0  # time for the MQTT thread, or the disk, to answer
 READERS_SHOWN = 16  # of one ring
 _REFUSED = {
@@ -214,8 +215,10 @@ class StatusReporter(Struct, eq=False):
     async def _clients(self) -> tuple[list[ClientRow], int]:
         """Clients in trouble first, and the number of the others.
 
-        The MQTT thread gives a page of sessions at a time, and serves clients in between.
+        The MQTT thread gives a page of sessions at a time, and serves clients in between. Pages that take
+        longer than CLIENTS_S are left out, and their sessions count among the others.
         """
+        until_s = time.monotonic() + CLIENTS_S
         shown: dict[str, ClientRow] = {}
         none: list[ClientRow] = []
         seen, page = 0, CLIENTS_PAGE
@@ -225,6 +228,9 @@ class StatusReporter(Struct, eq=False):
             seen += page
             unique = {row.client_id: row for row in (*shown.values(), *rows)}.values()
             shown = {row.client_id: row for row in heapq.nsmallest(CLIENTS_SHOWN, unique, key=_by_trouble)}
+            if page == CLIENTS_PAGE and time.monotonic() >= until_s:
+                seen = max(seen, len(self.listener.broker.sessions))
+                break
         return list(shown.values()), max(0, seen - CLIENTS_SHOWN)
 
     def _page(self, first: int) -> list[ClientRow]:

@@ -2,15 +2,18 @@
 
 import asyncio
 import threading
+from contextlib import ExitStack
 from typing import Any, cast
 
 import pytest
 
+from edge.config.schema import Config
 from edge.local.protocol import ANSWER_MAX_BYTES, Report
 from edge.observe import status_report
 from edge.observe.health import troubles
 from edge.observe.status_report import StatusReporter, _fitting, _lost
 from edge.rpc.protocol import encode
+from tests.support.mqtt_served import served
 from tests.support.waiting import PATIENCE_S
 
 
@@ -133,3 +136,20 @@ def test_reports_wait_for_the_first_answer_of_a_slow_disk(monkeypatch: pytest.Mo
         assert await asyncio.gather(*reports) == [{"number": 1}] * 2
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("seconds", [0.0, PATIENCE_S])
+def test_a_report_of_more_clients_than_can_be_visited_in_time_counts_the_others(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(status_report, "CLIENTS_S", seconds)
+    monkeypatch.setattr(status_report, "CLIENTS_PAGE", 3)
+    monkeypatch.setattr(status_report, "CLIENTS_SHOWN", 3)
+    with served() as there, ExitStack() as clients:
+        for number in range(8):
+            clients.enter_context(there.client(f"c{number}"))
+        reporter = StatusReporter(
+            Config(), "1", cast(Any, None), cast(Any, None), there.listener, there.stats
+        )
+        rows, not_shown = asyncio.run(reporter._clients())
+    assert (len(rows), not_shown) == (3, 5)
