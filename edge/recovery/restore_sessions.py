@@ -245,14 +245,17 @@ class _Restart:
                 self._engine.replay_resume_ring(ring_number, begin)
 
     def _report_missing_log(self) -> None:
-        """Report rings whose log ends before the journal: log files were removed, or are older."""
+        """Report rings whose log ends before the journal: log files were removed, or are older.
+
+        NEVER_ENDS in the journal: an earlier start has routed all records of an ended ring.
+        """
         for number, (_, name, epoch) in self._rings.items():
             partition = self._partitions.get(name)
             is_logged = self._past is not None and (
                 partition is None or partition.durability.is_logged or bool(self._past.epochs(name))
             )
             journal_end, log_end = self._engine.replayed_position(number), self._log_end(name, epoch)
-            if (name, epoch) in self._ended and is_logged and journal_end > log_end:
+            if (name, epoch) in self._ended and is_logged and log_end < journal_end < NEVER_ENDS:
                 details = {"ring": name, "epoch": epoch, "journal": journal_end, "log": log_end}
                 text = "log ends before the session journal, sessions continue without its missing records %s"
                 log.warning(text, pairs(**details))

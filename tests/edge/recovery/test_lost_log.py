@@ -49,6 +49,27 @@ def test_sessions_continue_if_the_journal_is_ahead_of_the_log(
     assert "Traceback" not in log
 
 
+def test_a_log_that_still_has_the_records_of_an_ended_ring_is_complete(
+    tmp_path: Path, runtime_directory: Path
+) -> None:
+    broker = BrimProcess(runtime_directory, tmp_path, LOGGED, bridge=False)
+    broker.start()
+    Paho(broker.port, "away", clean=False, topic="plant/#").stop()
+    _publish(broker, b"a", b"b")
+    broker.kill()
+    for file in runtime_directory.iterdir():
+        file.unlink()
+    for _ in range(2):  # the first start routes the records of the ended ring, the second one finds that noted
+        broker.start()
+        log = broker.stop()
+        assert "log ends before the session journal" not in log
+    broker.start()
+    client = Paho(broker.port, "away", clean=False)
+    assert [bytes(client.message().payload) for _ in range(2)] == [b"a", b"b"]
+    client.stop()
+    broker.stop()
+
+
 def _publish(broker: BrimProcess, *payloads: bytes) -> None:
     client = Paho(broker.port, "publisher")
     for payload in payloads:
