@@ -68,6 +68,8 @@ class Overwritten:
 class RingSource:
     """One ring. Call read() on one thread. The methods that read the log may be called on another one."""
 
+    is_ended = False  # True: no record follows (ended_rings.py)
+
     def __init__(self, ring: Ring, log: ReadableLog | None = None) -> None:
         self.name = ring.name
         self.epoch = ring.epoch

@@ -68,7 +68,7 @@ class ConsumersEndpoint:
         self._may_log = LogThrottle()
         self._wakeup = WakeupThread()
         self._poll: RingPoll[tuple[str, Reader]] = RingPoll(self._wakeup)
-        self._added: deque[tuple[RingEntry, Reader]] = deque()
+        self._added: deque[tuple[RingEntry, Reader | None]] = deque()
         self._calls: deque[Callable[[], object]] = deque()
         self._groups: list[dict[str, Any]] = []
         self._status_s = 0.0
@@ -94,8 +94,9 @@ class ConsumersEndpoint:
         """The bound endpoint."""
         return self._server.endpoint
 
-    def add(self, entry: RingEntry, listening: Reader) -> None:
-        """Serve a ring. `listening`: a reader of it with a slot, which belongs to the endpoint from now on.
+    def add(self, entry: RingEntry, listening: Reader | None) -> None:
+        """Serve a ring. `listening`: a reader of it with a slot, which belongs to the endpoint from now on;
+        None: no record follows.
 
         Any thread may call this, before start() and after it.
         """
@@ -218,7 +219,8 @@ class ConsumersEndpoint:
         while self._added:
             entry, reader = self._added.popleft()
             self._coordinator.add_ring(entry)
-            self._poll.add(reader, (entry.source.name, reader))
+            if reader is not None:
+                self._poll.add(reader, (entry.source.name, reader))
 
     def _receive(self) -> bool:
         """Receive requests, of each peer in turn. True if there may be more."""

@@ -88,6 +88,8 @@ def place_in(source: RingSource, start: StartPlace) -> tuple[int, int]:
         return source.epoch, end
     if start.to == "time":
         return source.seek_time(start.value)
+    if start.value > end and source.is_ended:
+        return source.epoch, end
     if start.value > end:
         text = f"ring {source.name} ends at offset {end}, before {start.value}"
         raise NotDone(text, "refused", "choose a lower one")

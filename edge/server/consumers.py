@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge.config.schema import Config, Stream
 from edge.consumers.append_log import Journal
 from edge.consumers.coordinator import Coordinator
+from edge.consumers.ended_rings import EndedRing, LogOnlyRing
 from edge.consumers.offset_store import OffsetStore
 from edge.consumers.registry import GroupRegistry, RingEntry
-from edge.consumers.ring_source import RingSource
+from edge.consumers.ring_source import ReadableLog, RingSource
 from edge.consumers.server import ConsumersEndpoint
 from edge.errors import EdgeError
 from edge.local.producers import ProducerRing, Producers
 from edge.local.zmq_listener import ZmqListener
+from edge.logging_setup import pairs
 from edge.server.consumers_outlet import BrokerOutlet
+from edge.streams.absent_rings import is_ring_of_stream
+from edge.streams.ring_files import NO_LOG, LogEnd, attached_to_read
 from edge.streams.streams import Partition, Streams
 from edge.transport.listener import Listener
 from persistence.files import OsFiles
 from ringbuf import Ring
+from ringbuf.errors import RingError
 
 if TYPE_CHECKING:
     from edge.log.log_set import LogSet
+
+log = logging.getLogger(__name__)
 
 
 def consumers_endpoint(
@@ -73,8 +82,47 @@ def add_streams(
             endpoint.add(entry, partition.ring.reader(name="consumers", local=True))
 
 
+def add_ended_rings(endpoint: ConsumersEndpoint, config: Config, logs: LogSet | None) -> None:
+    """Serve the rings of partitions that the streams of `config` had in earlier runs of the broker."""
+    streams = {stream.name: stream for stream in config.stream}
+    names = {file.stem for file in config.runtime_dir.glob("*.ring")}
+    if logs is not None:
+        names |= logs.ends().keys()
+    for name in sorted(filter(is_ring_of_stream, names)):
+        of_stream, _, index = name.rpartition("-")
+        stream = streams.get(of_stream)
+        if stream is None or int(index) < stream.partitions:
+            continue
+        if (source := _ended_ring(config.runtime_dir / name, logs)) is not None:
+            entry = RingEntry(source, stream.name, stream.topics, stream.durability, stream.sync_interval_ms)
+            endpoint.add(entry, None)
+
+
+def _ended_ring(path: Path, logs: LogSet | None) -> RingSource | None:
+    """Source of a ring file, or of the log where there is no usable file; None: neither has records."""
+    reader = _log_with(path.name, logs)
+    log_end = LogEnd(*logs.ends()[path.name]) if logs is not None and reader is not None else NO_LOG
+    try:
+        ring = attached_to_read(path, log_end)
+        if ring.name == path.name:
+            return EndedRing(ring, reader)
+        ring.close()  # a copy of another ring
+    except FileNotFoundError:
+        pass
+    except (RingError, OSError) as error:
+        log.warning("ring of a removed partition not usable %s", pairs(ring=path.name, reason=error))
+    return LogOnlyRing(path.name, reader, *log_end) if reader is not None else None
+
+
+def _log_with(name: str, logs: LogSet | None) -> ReadableLog | None:
+    """The log, if it has records of that ring; the stream may have had another durability then."""
+    return logs.for_clients if logs is not None and name in logs.ends() else None
+
+
 def _entry_of(ring: Ring, stream: Stream, topics: tuple[str, ...] | None, logs: LogSet | None) -> RingEntry:
-    cold = logs.for_clients if logs is not None and stream.durability.is_logged else None
+    cold = (
+        logs.for_clients if logs is not None and stream.durability.is_logged else _log_with(ring.name, logs)
+    )
     return RingEntry(RingSource(ring, cold), stream.name, topics, stream.durability, stream.sync_interval_ms)
 
 

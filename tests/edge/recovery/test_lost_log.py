@@ -59,7 +59,9 @@ def test_a_log_that_still_has_the_records_of_an_ended_ring_is_complete(
     broker.kill()
     for file in runtime_directory.iterdir():
         file.unlink()
-    for _ in range(2):  # the first start routes the records of the ended ring, the second one finds that noted
+    for _ in range(
+        2
+    ):  # the first start routes the records of the ended ring, the second one finds that noted
         broker.start()
         log = broker.stop()
         assert "log ends before the session journal" not in log

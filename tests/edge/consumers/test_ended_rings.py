@@ -1,0 +1,95 @@
+"""Fewer partitions at a start: groups and readers get the records of the partitions that are gone."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import brim
+from brim import Letter, consumer, publish
+from tests.support.brim_process import BrimProcess
+
+BODIES = [b"%d" % number for number in range(60)]
+
+
+def settings(partitions: int, durability: str) -> str:
+    return f"""
+[[stream]]
+name = "some"
+topics = ["a/#"]
+partitions = {partitions}
+ring_bytes = 1048576
+durability = "{durability}"
+sync_interval_ms = 20
+"""
+
+
+class Scene:
+    """A broker that loses partitions or durability between two starts."""
+
+    def __init__(self, runtime_dir: Path, directory: Path) -> None:
+        self.runtime_dir, self.directory = runtime_dir, directory
+
+    def broker(self, partitions: int, durability: str) -> BrimProcess:
+        return BrimProcess(self.runtime_dir, self.directory, settings(partitions, durability), bridge=False)
+
+    def publish(self, first: int, end: int) -> None:
+        letters = [(Letter(f"a/{number % 10}", 1), BODIES[number]) for number in range(first, end)]
+        assert publish(letters, runtime_dir=self.runtime_dir) == end - first
+
+    def received(self, group: str, count: int) -> Counter[bytes]:
+        """Payloads that a member gets and acknowledges until it has `count`."""
+        got: Counter[bytes] = Counter()
+        with consumer(group, "a/#", start="oldest", runtime_dir=self.runtime_dir) as records:
+            while got.total() < count and (batch := records.read(20.0)) is not None:
+                got.update(bytes(record) for record in batch)
+                assert records.ack(batch)
+        return got
+
+    def forget_memory(self) -> None:
+        for file in self.runtime_dir.glob("*.ring"):
+            file.unlink()
+
+
+@pytest.fixture
+def scene(runtime_directory: Path, tmp_path: Path) -> Scene:
+    return Scene(runtime_directory, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("durability", "memory"), [("process", True), ("interval", True), ("interval", False)]
+)
+def test_groups_get_the_records_of_partitions_that_are_gone(
+    durability: str, memory: bool, scene: Scene
+) -> None:
+    with scene.broker(3, durability):
+        scene.publish(0, 20)
+        assert scene.received("known", 20).total() == 20
+        scene.publish(20, 40)
+    if not memory:
+        scene.forget_memory()
+    with scene.broker(1, durability):
+        scene.publish(40, 60)
+        assert scene.received("known", 40) == Counter(BODIES[20:])
+        assert scene.received("new", 60) == Counter(BODIES)
+        read: Counter[bytes] = Counter()
+        with brim.reader("a/#", start="oldest", runtime_dir=scene.runtime_dir) as batches:
+            while read.total() < len(BODIES) and (batch := batches.read(20.0)) is not None:
+                read.update(bytes(record) for record in batch)
+        assert read == Counter(BODIES)
+    with scene.broker(3, durability):  # the partitions come back, and the group continues in them
+        assert (
+            publish([(Letter(f"a/{n}", 1), b"again") for n in range(10)], runtime_dir=scene.runtime_dir) == 10
+        )
+        assert scene.received("known", 10) == Counter({b"again": 10})
+
+
+def test_groups_get_the_records_of_a_log_that_the_stream_no_longer_has(scene: Scene) -> None:
+    with scene.broker(1, "interval"):
+        scene.publish(0, 20)
+        assert scene.received("known", 20).total() == 20
+        scene.publish(20, 40)
+    scene.forget_memory()
+    with scene.broker(1, "process"):
+        scene.publish(40, 60)
+        assert scene.received("known", 40) == Counter(BODIES[20:])
