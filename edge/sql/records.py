@@ -47,6 +47,7 @@ SETTINGS = {
 # After these, a query reads `records` and the archives only: no file, no network, no extension, no setting.
 CLOSED = ("SET enable_external_access = false", "SET lock_configuration = true")
 LATEST_NS = (1 << 63) - 1
+THREADS_MAX = 256  # of a query
 
 
 class RecordRelation:
@@ -90,6 +91,9 @@ class RecordRelation:
             _checked(topics), _time(since, "since"), _time(until, "until"), _names(streams), _names(rings)
         )
         self.payloads = Payloads.read(Path(payloads)) if payloads is not None else None
+        if not 0 <= threads <= THREADS_MAX:
+            text = f"invalid number of threads {threads} (allowed: 1 to {THREADS_MAX})"
+            raise InvalidArgument(text, hint="leave it out for one thread for each processor")
         self.threads = threads or len(os.sched_getaffinity(0))
         self.memory = f"{memory_percent}%" if memory_percent else SETTINGS["memory_limit"]
         self.files = files

@@ -319,13 +319,17 @@ def test_no_broker_at_the_other_end_has_its_own_status(tmp_path):
         ("@12.25", LogPlace(timestamp_ns=12_250_000_000)),
         ("1970-01-02T00:00Z", LogPlace(timestamp_ns=86_400 * 10**9)),
         ("1970-01-01T01:00:00.000001+01:00", LogPlace(timestamp_ns=1000)),
+        ("1970-01-01T00:00:01.000000001Z", LogPlace(timestamp_ns=10**9 + 1)),
+        ("19700101T000001,5Z", LogPlace(timestamp_ns=1_500_000_000)),
     ],
 )
 def test_a_place_is_an_offset_or_a_time(text, place):
     assert place_of(text, "--from", now_s=lambda: 1_000_000.0) == place
 
 
-@pytest.mark.parametrize("text", ["-15", "15m", "-5y", "yesterday", "@", "2026-13-01", "0x10"])
+@pytest.mark.parametrize(
+    "text", ["-15", "15m", "-5y", "yesterday", "@", "2026-13-01", "0x10", "2026-01-31T00:00:00.0000000001"]
+)
 def test_what_is_neither_is_refused(text):
     with pytest.raises(EdgeError, match="is neither an offset nor a time"):
         place_of(text, "--from")
