@@ -69,12 +69,16 @@ class LagMeter:
             vanished = ((source.name, self._find_gone(source)) for source in sources)
             self.gone = {name: gone for name, gone in vanished if gone is not None}
         else:
-            self.gone = {name: gone for name, gone in self.gone.items() if self._is_gone(name, gone)}
+            self.gone = {
+                source.name: gone
+                for source in sources
+                if (gone := self.gone.get(source.name)) is not None and self._is_gone(source, gone)
+            }
         return [self._lag(source) for source in sources]
 
     def _find_gone(self, source: PartitionSource) -> VanishedRange | None:
         """The range behind the cursor and all files in flight that can no longer be read."""
-        if (cursor := self._drain.cursor_of(source.name)) is None:
+        if (cursor := self._drain.cursor_of(source.name) or self._first_cursor(source)) is None:
             return None
         epoch, first = cursor.epoch, cursor.next_offset
         try:
@@ -85,14 +89,19 @@ class LagMeter:
         end = min(end, cursor.stop_offset) if cursor.stop_offset is not None else end
         return VanishedRange(epoch, first, end - 1, cause) if end > first else None
 
-    def _is_gone(self, name: RingName, gone: VanishedRange) -> bool:
+    def _first_cursor(self, source: PartitionSource) -> Cursor | None:
+        """The cursor with which a partition begins; the sink has never been reached."""
+        partitions = self._drain.partitions
+        return partitions.first_cursor(source) if partitions.settings.start == "oldest" else None
+
+    def _is_gone(self, source: PartitionSource, gone: VanishedRange) -> bool:
         """True while the drain has not moved past these records."""
-        cursor: Cursor | None = self._drain.cursor_of(name)
+        cursor = self._drain.cursor_of(source.name) or self._first_cursor(source)
         return cursor is not None and (cursor.epoch, cursor.next_offset) == (gone.epoch, gone.first)
 
     def _lag(self, source: PartitionSource) -> PartitionLag:
         drain, name = self._drain, source.name
-        cursor = drain.checkpoint.cursors.get(name)
+        cursor = drain.checkpoint.cursors.get(name) or self._first_cursor(source)
         epoch, offset = (cursor.epoch, cursor.next_offset) if cursor else (0, 0)
         error = drain.partitions.error_of(name)
         records, length, age_s, left_s, waiting = 0, 0, 0.0, None, 0

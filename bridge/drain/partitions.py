@@ -234,11 +234,15 @@ class Partitions:
         return [*demands, Demand(name, True, min(due_s, TICK_S))]
 
     def _begun(self, source: PartitionSource, begin: Callable[[Cursor], object]) -> Cursor | None:
-        """The first cursor of a partition that was never begun; None: there is no record to begin with."""
+        """Begin a partition. Returns its first cursor; None: there is no record to begin with."""
+        if (cursor := self.first_cursor(source)) is not None:
+            begin(cursor)
+        return cursor
+
+    def first_cursor(self, source: PartitionSource) -> Cursor | None:
+        """The cursor with which a partition begins at this moment; None: there is no record."""
         oldest = self.settings.start == "oldest"
         for epoch, first in source.epochs()[:1] if oldest else source.epochs()[-1:]:
             end = None if oldest else source.end_offset()
-            cursor = Cursor(*source.name, epoch, first, first, first if end is None else end)
-            begin(cursor)
-            return cursor
+            return Cursor(*source.name, epoch, first, first, first if end is None else end)
         return None

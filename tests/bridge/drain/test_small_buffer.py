@@ -109,6 +109,30 @@ def losses(found: dict[str, Any]) -> dict[str, Ranges]:
     return {it["stream"]: [[first, last] for _, first, last in it["lost"]] for it in found["losses"]}
 
 
+async def test_a_bridge_that_never_reached_its_sink_reports_what_the_buffer_has_lost(
+    runtime_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = BrimProcess(runtime_directory, tmp_path, SETTINGS % free_port())
+    broker.sink.write_text("in the place of a directory")
+    with broker:
+        ledger: Ledger = {stream: set() for stream in CAUSES}
+        await publish(broker, ledger, 0, RECORDS)
+        await until(lambda: losses(state(broker, capsys)[1]).keys() == CAUSES.keys())
+        hot = [[0, oldest_of(broker, capsys, "hot-0") - 1]]
+        await until(lambda: losses(state(broker, capsys)[1])["hot"] == hot)
+        _, away = state(broker, capsys)
+        assert (away["verdict"], away["totals"]["records"]) == ("lost", 0)
+        lost, waiting = away["lost_records"], away["lag_records"]
+        assert lost + waiting == len(CAUSES) * RECORDS
+
+        broker.sink.unlink()
+        assert printed(capsys, "bridge", "resume", "lake", "--runtime-dir", broker.runtime_dir)[0] == 0
+        await until(lambda: state(broker, capsys)[1]["totals"]["records"] == waiting)
+        await until(lambda: state(broker, capsys)[1]["in_flight"] == 0)
+        assert losses(state(broker, capsys)[1]) == lost_of(broker, ledger)
+        assert state(broker, capsys)[1]["lost_records"] == lost
+
+
 async def test_a_buffer_that_is_too_small_loses_records_and_all_that_reports_says_lost_with_the_same_ranges(
     place: tuple[BrimProcess, int], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
