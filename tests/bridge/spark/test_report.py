@@ -143,7 +143,7 @@ def test_a_page_has_what_is_lost_the_files_next_to_it_and_how_late_the_rest_came
         "within 1 day": 10,
         "later than 1 day": 0,
     }
-    assert cells(text, "Latest files")[0][-1] == "2.0 h"
+    assert cells(text, "Files with the most lag")[0][-1] == "2.0 h"
 
 
 def test_what_is_missing_or_cannot_be_read_is_on_the_page(lake: Path, tmp_path: Path) -> None:
