@@ -183,14 +183,9 @@ def _discard_output() -> None:
 
 def _print_error(verb: str, error: Exception, hint: str, message: str, *, as_json: bool) -> None:
     """Print an error for people, or with --json for programs, with the code that `brim explain` takes."""
-    from edge.cli.error_catalog import code_of, error_lines
+    from edge.cli.error_catalog import code_of, error_text
 
-    text = "\n".join(error_lines(verb, error, message, hint))
-    if as_json:
-        import json
-
-        text = json.dumps({"verb": verb, "error": message, "hint": hint, "code": code_of(error)})
-    print(text, file=sys.stderr)
+    print(error_text(verb, message, hint, code_of(error), as_json=as_json), file=sys.stderr)
 
 
 def _remedy_of_file(error: OSError) -> str | None:

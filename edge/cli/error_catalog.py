@@ -8,6 +8,7 @@ people search for it. `brim explain` and docs/reference/errors.md print the cata
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -42,11 +43,15 @@ def code_of(error: Exception) -> str:
     return "" if is_root or not kind.__module__.endswith(".errors") else kind.__name__
 
 
-def error_lines(verb: str, error: Exception, message: str, hint: str) -> list[str]:
-    """The lines that a verb prints for an error: message, remedy, and the code that `brim explain` takes."""
-    code = code_of(error)
+def error_text(verb: str, message: str, hint: str, code: str = "", *, as_json: bool) -> str:
+    """What a verb prints for an error: message, remedy, and the code that `brim explain` takes.
+
+    With --json it is one JSON object for programs.
+    """
+    if as_json:
+        return json.dumps({"verb": verb, "error": message, "hint": hint, "code": code})
     lines = (f"brim {verb}: {message}", hint and f"  {hint}", code and f"  see: brim explain {code}")
-    return list(filter(None, lines))
+    return "\n".join(filter(None, lines))
 
 
 def catalog(name: str = "") -> dict[str, ErrorClass]:

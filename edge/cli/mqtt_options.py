@@ -217,14 +217,21 @@ def _context(args: argparse.Namespace) -> ssl.SSLContext:
     return context
 
 
-def run_verb(verb: str, work: Coroutine[Any, Any, Exit]) -> int:
+def run_verb(verb: str, work: Coroutine[Any, Any, Exit], *, as_json: bool = False) -> int:
     """Run `work`, print errors to standard error, and return the exit status."""
     try:
         return asyncio.run(work)
     except ProtocolError as error:
-        return _report(verb, error, error.detail, "", Exit.USAGE)
+        failed: Exception = error
+        message, hint, status = error.detail, "", Exit.USAGE
     except EdgeError as error:
-        return _report(verb, error, str(error), error.hint, _exit_of(error))
+        failed = error
+        message, hint, status = str(error), error.hint, _exit_of(error)
+    from edge.cli.error_catalog import code_of, error_text
+
+    text = error_text(verb, message, hint, code_of(failed), as_json=as_json)
+    print("\n".join(map(escaped, text.split("\n"))), file=sys.stderr)
+    return status
 
 
 def _exit_of(error: EdgeError) -> Exit:
@@ -235,10 +242,3 @@ def _exit_of(error: EdgeError) -> Exit:
     if isinstance(error, InvalidArgument | NoLog) or type(error) in {ClientError, EdgeError}:
         return Exit.USAGE
     return Exit.CANNOT_CONNECT
-
-
-def _report(verb: str, error: Exception, message: str, hint: str, status: Exit) -> Exit:
-    from edge.cli.error_catalog import error_lines
-
-    print("\n".join(map(escaped, error_lines(verb, error, message, hint))), file=sys.stderr)
-    return status

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `brim reply` and return its exit status."""
-    return run_verb("reply", _reply(args))
+    return run_verb("reply", _reply(args), as_json=args.json)
 
 
 async def _reply(args: argparse.Namespace) -> Exit:

@@ -18,6 +18,7 @@ import secrets
 import sys
 
 from edge.cli.argument_types import at_least_one, positive_seconds
+from edge.cli.error_catalog import error_text
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import counted
 from edge.cli.mqtt_options import add_connection_arguments, client_of, run_verb
@@ -64,7 +65,7 @@ def add_exchange_arguments(parser: argparse.ArgumentParser, printed: str) -> Non
 
 def run(args: argparse.Namespace) -> int:
     """Run `brim request` and return its exit status."""
-    return run_verb("request", _request(args))
+    return run_verb("request", _request(args), as_json=args.json)
 
 
 async def _request(args: argparse.Namespace) -> Exit:
@@ -91,7 +92,8 @@ async def _request(args: argparse.Namespace) -> Exit:
         if not waiting.expired():
             raise
         text = f"{received} of {counted(args.count, 'response')} within {args.wait:g} s"
-        print(f"brim request: {text}\n  check that a program answers the topic, or raise -W", file=sys.stderr)
+        hint = "check that a program answers the topic, or raise -W"
+        print(error_text("request", text, hint, as_json=args.json), file=sys.stderr)
         return Exit.TIMEOUT
     return Exit.OK
 

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from edge.cli.config_options import add_runtime_argument
+from edge.cli.error_catalog import error_text
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
 from edge.cli.listing import TOPIC_COLUMN, Column, Row, add_listing_arguments, print_listing
@@ -112,11 +113,13 @@ def _get(connection: Connection, topic: str, *, as_json: bool) -> int:
             sys.stdout.flush()
             sys.stdout.buffer.write(row["payload"] + b"\n")
     if not shown:
-        print(f"brim retained: {escaped(topic)} has no retained message", file=sys.stderr)
-        print("  `brim retained ls` lists the topics that have one", file=sys.stderr)
+        text = f"{escaped(topic)} has no retained message"
+        hint = "`brim retained ls` lists the topics that have one"
+        print(error_text("retained", text, hint, as_json=as_json), file=sys.stderr)
     if cut:
-        print(f"brim retained: payloads are cut at {bytes_in_words(WHOLE_BYTES)}", file=sys.stderr)
-        print("  use `brim sub -C 1` for a longer one", file=sys.stderr)
+        text = f"payloads are cut at {bytes_in_words(WHOLE_BYTES)}"
+        hint = "use `brim sub -C 1` for a longer one"
+        print(error_text("retained", text, hint, as_json=as_json), file=sys.stderr)
     return Exit.OK if shown and not cut else Exit.INCOMPLETE
 
 

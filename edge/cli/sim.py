@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plan is None:
         raise EdgeError("sim needs a plan", hint="`brim sim --init > devices.toml` writes one")
     plan = load(arguments.plan)
-    return run_verb("sim", _simulate(arguments, plan))
+    return run_verb("sim", _simulate(arguments, plan), as_json=arguments.json)
 
 
 async def _simulate(arguments: argparse.Namespace, plan: FleetPlan) -> Exit:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge.cli.argument_types import at_least_one, percent, positive_seconds
+from edge.cli.error_catalog import error_text
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import count_in_words
 from edge.cli.light_imports import forgo_pandas
@@ -116,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow and form in {"parquet", "arrow"}:
         raise UsageError(f"--follow cannot write {form}", hint="choose table, csv or json")
     come_last(IMPORTS_NICENESS)
-    with _ended_by_signals(arguments.time_limit):
+    with _ended_by_signals(arguments.time_limit, as_json=arguments.format == "json"):
         records = _records(arguments)
         _yield_to_broker()
         with writer_of(form, arguments.output) as writer:
@@ -137,7 +138,7 @@ def _check_installed() -> None:
 
 
 @contextmanager
-def _ended_by_signals(limit_s: float | None) -> Iterator[None]:
+def _ended_by_signals(limit_s: float | None, *, as_json: bool) -> Iterator[None]:
     """End the process on signals and after `limit_s`, by a thread: DuckDB may work long without Python."""
     is_done = threading.Event()
     # a shell starts a command in the background without SIGINT
@@ -154,8 +155,9 @@ def _ended_by_signals(limit_s: float | None) -> Iterator[None]:
             if sys.stderr.isatty():
                 os.write(sys.stderr.fileno(), SHOW_CURSOR)
             if is_late:
-                text = f"brim sql: the query took longer than {limit_s:g} s\n  {TIME_HINT}\n"
-                os.write(sys.stderr.fileno(), text.encode())
+                text = f"the query took longer than {limit_s:g} s"
+                text = error_text("sql", text, TIME_HINT, as_json=as_json)
+                os.write(sys.stderr.fileno(), f"{text}\n".encode())
         os._exit(Exit.TIMEOUT if is_late else Exit.INTERRUPTED)
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)  # threads that libraries start inherit it

@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
     args.filters += [*args.named_filters, *filter(None, [topic_of_url(args)])]
     if not args.filters:
         args.refuse("no topic filter; name one, or add -t FILTER")
-    return run_verb("sub", _subscribe(args))
+    return run_verb("sub", _subscribe(args), as_json=args.json)
 
 
 async def _subscribe(args: argparse.Namespace) -> Exit:

@@ -16,6 +16,7 @@ class VerbParser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._as_json = False
         self.color = False  # Python 3.14 would colour the help, whatever --color requests
 
     def parse_known_args(self, *words: Any, **options: Any) -> Any:
@@ -24,6 +25,8 @@ class VerbParser(argparse.ArgumentParser):
         An argument that it does not know is an error here: argparse would leave it to the outer verb, which
         has other options.
         """
+        if words and words[0] is not None:
+            self._as_json = "--json" in words[0]
         arguments, unknown = super().parse_known_args(*words, **options)
         if unknown:
             self.error(UNKNOWN + " ".join(unknown))
@@ -36,8 +39,11 @@ class VerbParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error and end the process."""
-        print(f"{self.prog}: {message}{self._nearest(message)}", file=sys.stderr)
-        print(f"  `{self.prog} --help` shows the arguments", file=sys.stderr)
+        from edge.cli.error_catalog import error_text
+
+        verb, message = self.prog.removeprefix("brim "), f"{message}{self._nearest(message)}"
+        hint = f"`{self.prog} --help` shows the arguments"
+        print(error_text(verb, message, hint, as_json=self._as_json), file=sys.stderr)
         self.exit(Exit.USAGE)
 
     def _nearest(self, message: str) -> str:

@@ -109,6 +109,25 @@ def test_a_verb_that_is_refused_ends_with_4(broker: BrimProcess, capsys: pytest.
     assert main(["status", *here]) == 0
 
 
+def test_with_json_the_errors_of_a_verb_are_json(
+    broker: BrimProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, there = ["--runtime-dir", str(broker.runtime_dir)], ["--port", str(broker.port)]
+    wrong = {
+        ("retained", "get", "open/none", *here): Exit.INCOMPLETE,
+        ("sub", "a", *there): Exit.REFUSED,
+        ("sub", "a", "--shm", "--runtime-dir", "/absent"): Exit.CANNOT_CONNECT,
+    }
+    for words, status in wrong.items():
+        assert (words, main([*words, "--json"])) == (words, status)
+        error = json.loads(capsys.readouterr().err)
+        assert (error["verb"], bool(error["error"]), bool(error["hint"])) == (words[0], True, True)
+    with pytest.raises(SystemExit, match="2"):
+        main(["topics", "--json", "--limt", "3"])
+    error = json.loads(capsys.readouterr().err)
+    assert error["error"] == "unrecognized arguments: --limt 3; did you mean --limit?"
+
+
 class Forbidden(socket.socket):
     """A socket that this user may not connect to anything."""
 

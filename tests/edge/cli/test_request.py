@@ -49,13 +49,13 @@ def test_a_response_to_another_request_is_not_shown(
     with connected(broker.port, "noise", V5, clean_start=True) as noise:
         noise.sendall(encode(Subscribe(1, (Subscription("ask", 0),)), V5))
         assert noise.recv(9)
-        words = ("request", "ask", "x", "--response-topic", "answers", "-W", "1s", *port)
+        words = ("request", "ask", "x", "--response-topic", "answers", "-W", "1s", "--json", *port)
         with ModuleChild("edge", *words) as request:
             assert noise.recv(1 << 12)  # the request has arrived, so its answer is subscribed to
             assert main(["pub", "answers", "without correlation data", *port]) == 0
             status, out, error = request.wait()
     assert (status, out) == (Exit.TIMEOUT, "")
-    assert "0 of 1 response within 1 s" in error
+    assert json.loads(error)["error"] == "0 of 1 response within 1 s"
 
 
 def test_a_request_without_a_broker_ends_with_3(capsys: pytest.CaptureFixture[str]) -> None:

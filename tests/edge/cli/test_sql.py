@@ -264,6 +264,8 @@ def test_a_time_limit_ends_a_query_and_removes_its_files(part, tmp_path, monkeyp
     done = sql(*part, "--time-limit", "2s", ENDLESS)
     assert (done.returncode, b"longer than 2 s" in done.stderr, done.stdout) == (5, True, b"")
     assert not list(tmp_path.glob("brim-sql-*"))
+    as_json = sql(*part, "--time-limit", "100ms", "--json", ENDLESS)
+    assert json.loads(as_json.stderr)["error"] == "the query took longer than 0.1 s"
     assert sql(*part, "--time-limit", "9" * 300, "SELECT 1").returncode == 0
 
 
