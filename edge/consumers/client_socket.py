@@ -30,7 +30,13 @@ CONNECT_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 10.0
 RECONNECT_FIRST_MS, RECONNECT_MAX_MS = 50, 1_000
 SEND_HIGH_WATER = 64
-EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+EVENTS = (
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 MECHANISM_MISMATCH = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH  # keys on one side only
 EVENT = struct.Struct("=HI")  # of a monitor: event, value
 
@@ -66,6 +72,7 @@ class ClientSocket:
         self._curve = curve
         self._has_lost = False
         self._refused_by = 0  # event of a monitor
+        self._last_success = 0  # CONNECTED or HANDSHAKE_SUCCEEDED
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         socket = self.socket
         socket.set(zmq.IMMEDIATE, 1)
@@ -97,6 +104,16 @@ class ClientSocket:
         self._take_events()
         if self._refused_by:
             raise _keys_refused(self.endpoint, self._curve, self._refused_by)
+
+    def unreachable(self) -> BrokerUnreachable:
+        """Error for a broker that does not answer. It drops a client with another server key silently."""
+        if not self.socket.closed:
+            self._take_events()
+        if self._curve is None or self._last_success != zmq.EVENT_CONNECTED:
+            return unreachable(self.endpoint)
+        text = f"{self.endpoint} does not answer to the server key {self._curve.server_key_file}"
+        hint = "name the public key (.key) that belongs to zmq.secret_key_file of the broker"
+        return BrokerUnreachable(text, hint=hint)
 
     @property
     def readable(self) -> bool:
@@ -133,6 +150,8 @@ class ClientSocket:
             event, value = EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
             if event == zmq.EVENT_DISCONNECTED:
                 self._has_lost = True
+            elif event in {zmq.EVENT_CONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED}:
+                self._last_success = event
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH or value == MECHANISM_MISMATCH:
                 self._refused_by = event
 
@@ -165,7 +184,7 @@ class RequestClient:
         while not self._client_socket.send(request, frames):
             self._client_socket.check()
             if time.monotonic() >= deadline:
-                raise unreachable(self._client_socket.endpoint)
+                raise self._client_socket.unreachable()
             socket.poll(100, zmq.POLLOUT)
         deadline = time.monotonic() + timeout_s
         while (left_s := deadline - time.monotonic()) > 0:

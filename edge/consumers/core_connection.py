@@ -15,7 +15,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import zmq
 
-from edge.consumers.client_socket import ClientSocket, Curve, unreachable
+from edge.consumers.client_socket import ClientSocket, Curve
 from edge.consumers.protocol import FILTERS_MAX, Answer, RequestMessage
 from edge.errors import InvalidArgument, NotOpen, Refused, check_seconds, opened_before_fork
 from edge.local.filters import checked_filters
@@ -150,7 +150,7 @@ class BlockingConnection(CoreConnection[B]):
             while not self._core.joined:
                 self._raise_refusal()
                 if time.monotonic() >= deadline:
-                    raise unreachable(self._endpoint)
+                    raise self._opened().unreachable()
                 self._step(SLICE_S)
         except BaseException:
             with self._using:

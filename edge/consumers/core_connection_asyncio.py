@@ -11,7 +11,6 @@ import time
 from contextlib import suppress
 from typing import Self, TypeVar
 
-from edge.consumers.client_socket import unreachable
 from edge.consumers.core_connection import LEAVE_MS, CoreConnection
 from edge.errors import check_seconds
 from edge.waiting import within
@@ -38,8 +37,9 @@ class AsyncioConnection(CoreConnection[B]):
                     self._raise_refusal()
                     await self._change()
         except TimeoutError as error:
+            unreachable = self._opened().unreachable()
             await self.close()
-            raise unreachable(self._endpoint) from error
+            raise unreachable from error
         except BaseException:
             await self.close()
             raise

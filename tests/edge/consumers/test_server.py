@@ -217,6 +217,9 @@ def test_off_loopback_only_those_with_a_key_of_ours_are_served(ring, tmp_path):
             consumer("g", "a/#", endpoint=made.endpoint, curve=stranger).__enter__()
         with pytest.raises(BrokerUnreachable, match="requires CURVE keys"):
             consumer("g", "a/#", endpoint=made.endpoint).__enter__()
+        other = Curve(tmp_path / "app.key_secret", tmp_path / "stranger.key")
+        with pytest.raises(BrokerUnreachable, match=r"does not answer to the server key .*stranger\.key"):
+            consumer("g", "a/#", endpoint=made.endpoint, curve=other, connect_timeout_s=1.0).__enter__()
         with (
             RequestClient(endpoint=made.endpoint) as client,
             pytest.raises(BrokerUnreachable, match="requires CURVE keys"),
