@@ -1,5 +1,13 @@
 // Elements from code: text is always text, so that no topic, payload or client identifier becomes markup.
 
+// Characters that change the direction of text would show a name as another one.
+const DIRECTION = /[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+function visible(child) {
+  if (typeof child !== "string") return child;
+  return child.replace(DIRECTION, (one) => `\\u${one.charCodeAt(0).toString(16)}`);
+}
+
 export function h(tag, properties, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties ?? {})) {
@@ -8,7 +16,8 @@ export function h(tag, properties, ...children) {
     else if (name === "value") element.value = value;
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  const shown = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+  element.append(...shown.map(visible));
   return element;
 }
 

@@ -454,6 +454,12 @@ def test_pages_fit_a_phone(admin: Page) -> None:
     admin.resize(1280, 860)
 
 
+def test_a_name_that_turns_the_direction_of_text_is_shown_in_its_order(admin: Page, site: Site) -> None:
+    with connected(site.broker.port, "pump-\u202e7-esrever", V5):
+        show(admin, "clients")
+        admin.until_text(r"pump-\u202e7-esrever")
+
+
 def test_the_first_paint_needs_no_answer_of_the_broker(site: Site) -> None:
     page = site.browser.page()
     page.open(site.url)
