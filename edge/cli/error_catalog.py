@@ -44,7 +44,7 @@ def code_of(error: Exception) -> str:
 
 
 def error_text(verb: str, message: str, hint: str, code: str = "", *, as_json: bool) -> str:
-    """What a verb prints for an error: message, remedy, and the code that `brim explain` takes.
+    """Text of an error of a verb: message, remedy, and the code that `brim explain` takes.
 
     With --json it is one JSON object for programs.
     """
