@@ -125,7 +125,7 @@ def test_with_json_the_errors_of_a_verb_are_json(
     with pytest.raises(SystemExit, match="2"):
         main(["topics", "--json", "--limt", "3"])
     error = json.loads(capsys.readouterr().err)
-    assert error["error"] == "unrecognized arguments: --limt 3; did you mean --limit?"
+    assert error["error"] == "unrecognized arguments: --limt; did you mean --limit?"
 
 
 class Forbidden(socket.socket):
