@@ -70,16 +70,15 @@ def in_order(records: Iterable[Iterable[RetainedRecord]]) -> Iterator[RetainedRe
     return merge(*list(records)[::-1], key=attrgetter("timestamp_ns"))
 
 
-def records_in(data: memoryview) -> Iterator[tuple[RetainedRecord, memoryview]]:
-    """Each whole record in `data` with the RETAIN flag, with its bytes, padded to 32."""
+def records_in(data: memoryview) -> Iterator[RetainedRecord]:
+    """Each whole record in `data` with the RETAIN flag."""
     at = 0
     while at + _RECORD.size <= len(data):
         length, timestamp_ns, key_length, flags = _RECORD.unpack_from(data, at)
         if not _RECORD.size + key_length <= length <= len(data) - at:
             return
         if flags & FLAG_RETAIN:
-            whole = data[at : at + (length + 31 & ~31)]
-            yield _record(whole[:length], key_length, flags, timestamp_ns), whole
+            yield _record(data[at : at + length], key_length, flags, timestamp_ns)
         at += length + 31 & ~31
 
 
@@ -105,10 +104,9 @@ def _variable(data: memoryview) -> tuple[int, int]:
 
 
 class _Content(NamedTuple):
-    """Content of a file, by topic, and the positions up to which it is complete."""
+    """Content of a file: the last message of each topic, and the positions up to which it is complete."""
 
-    latest: dict[bytes, bytes]  # key -> record, padded
-    authors: dict[bytes, bytes]  # key -> author
+    records: list[RetainedRecord]
     marks: dict[str, tuple[int, int]]
     good_bytes: int
 
@@ -123,7 +121,7 @@ def _read(path: Path, files: Files) -> _Content:
         files.rename(str(path), str(kept))
         log.error("retained file unreadable, renamed %s", pairs(file=path, reason=error.strerror, kept=kept))
         data = memoryview(b"")
-    latest: dict[bytes, bytes] = {}
+    latest: dict[bytes, RetainedRecord] = {}
     authors: dict[bytes, bytes] = {}
     marks: dict[str, tuple[int, int]] = {}
     good_bytes = 0
@@ -134,13 +132,16 @@ def _read(path: Path, files: Files) -> _Content:
         elif kind == b"a":
             authors.update(_authors_in(body))
         else:
-            for record, whole in records_in(body):
-                latest[record.key] = bytes(whole)
+            for record in records_in(body):
+                latest[record.key] = record
                 authors.pop(record.key, None)
     if good_bytes < len(data):
         log.warning("retained file damaged, truncated %s", pairs(file=path, at=good_bytes, bytes=len(data)))
-    present = {key: record for key, record in latest.items() if _is_significant(record)}
-    return _Content(present, authors, marks, good_bytes)
+    present = [record for record in latest.values() if record.payload]
+    for at, record in enumerate(present):
+        if (author := authors.get(record.key)) is not None:
+            present[at] = record._replace(author=author)
+    return _Content(present, marks, good_bytes)
 
 
 def _authors_in(body: memoryview) -> Iterator[tuple[bytes, bytes]]:
@@ -157,10 +158,6 @@ def _authors_in(body: memoryview) -> Iterator[tuple[bytes, bytes]]:
 def marks_in(path: Path) -> dict[str, tuple[int, int]]:
     """(epoch, position) of each ring up to which the file is complete."""
     return _read(path, OsFiles()).marks
-
-
-def _is_significant(record: bytes) -> bool:
-    return any(message.payload for message, _ in records_in(memoryview(record)))
 
 
 def retained_in(ring: Ring, position: int = 0) -> Iterator[RetainedRecord]:
@@ -198,8 +195,7 @@ def _published_since(ring: Ring, past: PastLog | None, epoch: int, position: int
 
 def _since(runs: Sequence[Range], position: int) -> Iterator[RetainedRecord]:
     for run in runs:
-        for record, _ in records_in(run.view[max(position - run.position, 0) :]):
-            yield record
+        yield from records_in(run.view[max(position - run.position, 0) :])
 
 
 def _with_earlier(earlier: Marks, marks: Marks) -> Marks:
@@ -240,12 +236,7 @@ class RetainedStore:
         """Retained messages of the file, and for each ring (epoch, position) up to which it is complete."""
         content = _read(self.path, self._files)
         self._written.size_bytes = content.good_bytes
-        records = [
-            record._replace(author=content.authors.get(record.key, b""))
-            for data in content.latest.values()
-            for record, _ in records_in(memoryview(data))
-        ]
-        return records, content.marks
+        return content.records, content.marks
 
     def restore(
         self,
