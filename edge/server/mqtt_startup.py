@@ -33,7 +33,6 @@ from edge.engine.engine import engine_of, limits_of, set_limits
 from edge.errors import DirectoryBusy, EdgeError
 from edge.local.producers import ProducerRing, Producers
 from edge.local.zmq_listener import ZmqListener
-from edge.log.surviving_log import SurvivingLog
 from edge.logging_setup import pairs
 from edge.recovery.retained_store import RetainedStore, in_order, retained_in
 from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from edge.delayed.ring import DelayedPartition
     from edge.engine.limits import EngineLimits
     from edge.log.log_set import LogSet
+    from edge.log.surviving_log import SurvivingLog
     from edge.observe.http_token import TokenFile
 
 log = logging.getLogger(__name__)
