@@ -92,7 +92,10 @@ class LagMeter:
     def _first_cursor(self, source: PartitionSource) -> Cursor | None:
         """The cursor with which a partition begins; the sink has never been reached."""
         partitions = self._drain.partitions
-        return partitions.first_cursor(source) if partitions.settings.start == "oldest" else None
+        try:
+            return partitions.first_cursor(source) if partitions.settings.start == "oldest" else None
+        except (BridgeError, LogError, RingError, OSError):
+            return None  # the drain reports it
 
     def _is_gone(self, source: PartitionSource, gone: VanishedRange) -> bool:
         """True while the drain has not moved past these records."""

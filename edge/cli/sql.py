@@ -81,9 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--format", choices=FORMATS, help="form of the result (default: table)")
-    form.add_argument(
-        "--json", dest="format", action="store_const", const="json", help="short for --format json"
-    )
+    form.add_argument("--json", action="store_true", help="--format json, and errors as JSON")
     parser.add_argument(
         "-f", "--follow", action="store_true", help="repeat for the new records of each window"
     )
@@ -113,11 +111,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `brim sql` and return its exit status."""
     _check_installed()
     query = sys.stdin.read() if arguments.query == "-" else arguments.query
-    form = format_of(arguments.format, arguments.output)
+    form = "json" if arguments.json else format_of(arguments.format, arguments.output)
     if arguments.follow and form in {"parquet", "arrow"}:
         raise UsageError(f"--follow cannot write {form}", hint="choose table, csv or json")
     come_last(IMPORTS_NICENESS)
-    with _ended_by_signals(arguments.time_limit, as_json=arguments.format == "json"):
+    with _ended_by_signals(arguments.time_limit, as_json=arguments.json):
         records = _records(arguments)
         _yield_to_broker()
         with writer_of(form, arguments.output) as writer:

@@ -21,7 +21,7 @@ def test_a_backup_without_room_is_not_made_and_names_the_remedy(scene: Scene, tm
         assert status == 2
         assert f" to {partial_of(backup)}/log/" in error
         assert "No space left on device" in error
-        assert f"free space, then rm -r {partial_of(backup)}" in error
+        assert f"free space, or name another directory; rm -r {partial_of(backup)}" in error
         assert scene.brim("restore", backup)[0] == 2
     assert scene.brim("backup", scene.backup)[0] == 0
 
