@@ -19,6 +19,7 @@ from contextlib import suppress
 from types import ModuleType
 
 from edge.cli.color import add_color, apply_color
+from edge.cli.error_text import code_of, error_text
 from edge.cli.exit_status import Exit
 from edge.cli.standard_streams import prepare_streams
 from edge.errors import AccessDenied, BrokerUnreachable, InvalidFile, Refused
@@ -183,8 +184,6 @@ def _discard_output() -> None:
 
 def _print_error(verb: str, error: Exception, hint: str, message: str, *, as_json: bool) -> None:
     """Print an error for people, or with --json for programs, with the code that `brim explain` takes."""
-    from edge.cli.error_catalog import code_of, error_text
-
     print(error_text(verb, message, hint, code_of(error), as_json=as_json), file=sys.stderr)
 
 

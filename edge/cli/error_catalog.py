@@ -8,12 +8,9 @@ people search for it. `brim explain` and docs/reference/errors.md print the cata
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
-
-from ringbuf.errors import BrimError
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
@@ -32,26 +29,6 @@ class ErrorClass(NamedTuple):
     bases: tuple[str, ...]
     about: str
     messages: set[tuple[str, str]]
-
-
-def code_of(error: Exception) -> str:
-    """The code of an error: the name of its class; "" for the general classes, about which the catalogue has
-    no more than the error itself.
-    """
-    kind = type(error)
-    is_root = BrimError in kind.__bases__ or not issubclass(kind, BrimError)
-    return "" if is_root or not kind.__module__.endswith(".errors") else kind.__name__
-
-
-def error_text(verb: str, message: str, hint: str, code: str = "", *, as_json: bool) -> str:
-    """Text of an error of a verb: message, remedy, and the code that `brim explain` takes.
-
-    With --json it is one JSON object for programs.
-    """
-    if as_json:
-        return json.dumps({"verb": verb, "error": message, "hint": hint, "code": code})
-    lines = (f"brim {verb}: {message}", hint and f"  {hint}", code and f"  see: brim explain {code}")
-    return "\n".join(filter(None, lines))
 
 
 def catalog(name: str = "") -> dict[str, ErrorClass]:

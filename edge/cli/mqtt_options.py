@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from edge.cli.argument_types import port as port_argument
 from edge.cli.argument_types import whole_seconds
+from edge.cli.error_text import code_of, error_text
 from edge.cli.exit_status import Exit
 from edge.cli.saved_contexts import apply_context
 from edge.client import Client, Options, Reconnect
@@ -227,8 +228,6 @@ def run_verb(verb: str, work: Coroutine[Any, Any, Exit], *, as_json: bool = Fals
     except EdgeError as error:
         failed = error
         message, hint, status = str(error), error.hint, _exit_of(error)
-    from edge.cli.error_catalog import code_of, error_text
-
     text = error_text(verb, message, hint, code_of(failed), as_json=as_json)
     print("\n".join(map(escaped, text.split("\n"))), file=sys.stderr)
     return status

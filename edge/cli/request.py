@@ -18,7 +18,7 @@ import secrets
 import sys
 
 from edge.cli.argument_types import at_least_one, positive_seconds
-from edge.cli.error_catalog import error_text
+from edge.cli.error_text import error_text
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import counted
 from edge.cli.mqtt_options import add_connection_arguments, client_of, run_verb

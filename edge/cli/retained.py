@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from edge.cli.config_options import add_runtime_argument
-from edge.cli.error_catalog import error_text
+from edge.cli.error_text import error_text
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
 from edge.cli.listing import TOPIC_COLUMN, Column, Row, add_listing_arguments, print_listing

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge.cli.argument_types import at_least_one, percent, positive_seconds
-from edge.cli.error_catalog import error_text
+from edge.cli.error_text import error_text
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import count_in_words
 from edge.cli.light_imports import forgo_pandas

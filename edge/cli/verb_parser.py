@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any, NoReturn
 
+from edge.cli.error_text import error_text
 from edge.cli.exit_status import Exit
 
 UNKNOWN = "unrecognized arguments: "  # of argparse
@@ -39,8 +40,6 @@ class VerbParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error and end the process."""
-        from edge.cli.error_catalog import error_text
-
         verb, message = self.prog.removeprefix("brim "), f"{message}{self._nearest(message)}"
         hint = f"`{self.prog} --help` shows the arguments"
         print(error_text(verb, message, hint, as_json=self._as_json), file=sys.stderr)

@@ -7,7 +7,8 @@ import pytest
 
 from bridge.errors import BridgeError
 from edge.cli import main
-from edge.cli.error_catalog import catalog, code_of
+from edge.cli.error_catalog import catalog
+from edge.cli.error_text import code_of
 from edge.client.errors import CannotConnect
 from edge.errors import EdgeError
 from tests.support.project import ROOT
