@@ -33,6 +33,10 @@ class VerbParser(argparse.ArgumentParser):
             self.error(UNKNOWN + " ".join(unknown))
         return arguments, unknown
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help. argparse ignores an output that cannot be written."""
+        print(self.format_help(), end="", file=file)
+
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """End the process after the help is written: errors of standard output are reported."""
         sys.stdout.flush()

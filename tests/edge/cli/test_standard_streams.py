@@ -33,9 +33,10 @@ def test_a_file_is_never_opened_as_a_closed_standard_stream(tmp_path: Path) -> N
     assert "added" not in users.read_text()
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["--help", "--version", "status --help", "config init"])
-def test_a_full_standard_output_is_an_error_with_a_remedy(words: str) -> None:
-    done = shell(f"{BRIM} {words} > /dev/full")
+def test_a_full_standard_output_is_an_error_with_a_remedy(words: str, unbuffered: str) -> None:
+    done = shell(f"PYTHONUNBUFFERED={unbuffered} {BRIM} {words} > /dev/full")
     assert done.returncode == 2
     error, remedy = done.stderr.splitlines()
     assert error.endswith(": its output cannot be written: No space left on device")
