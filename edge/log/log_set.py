@@ -101,6 +101,10 @@ class LogSet:
         """End of each ring with logged records: the next record continues there."""
         return dict(self._ends)
 
+    def end_of(self, ring_name: str) -> RingEnd | None:
+        """End of one ring with logged records; None: the log has none of that ring."""
+        return self._ends.get(ring_name)
+
     def start(
         self,
         sources: Iterable[tuple[LoggedRing, bool]],

@@ -101,7 +101,8 @@ def add_ended_rings(endpoint: ConsumersEndpoint, config: Config, logs: LogSet | 
 def _ended_ring(path: Path, logs: LogSet | None) -> RingSource | None:
     """Source of a ring file, or of the log where there is no usable file; None: neither has records."""
     reader = _log_with(path.name, logs)
-    log_end = LogEnd(*logs.ends()[path.name]) if logs is not None and reader is not None else NO_LOG
+    end = None if logs is None else logs.end_of(path.name)
+    log_end = NO_LOG if end is None else LogEnd(*end)
     try:
         ring = attached_to_read(path, log_end)
         if ring.name == path.name:
@@ -116,7 +117,7 @@ def _ended_ring(path: Path, logs: LogSet | None) -> RingSource | None:
 
 def _log_with(name: str, logs: LogSet | None) -> ReadableLog | None:
     """The log, if it has records of that ring; the stream may have had another durability then."""
-    return logs.for_clients if logs is not None and name in logs.ends() else None
+    return logs.for_clients if logs is not None and logs.end_of(name) is not None else None
 
 
 def _entry_of(ring: Ring, stream: Stream, topics: tuple[str, ...] | None, logs: LogSet | None) -> RingEntry:
