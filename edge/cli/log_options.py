@@ -119,6 +119,8 @@ def status_of(view: LogView, position: ScanPosition, verb: str) -> Exit:
         print(f"brim {verb}: {place}: {reason}", file=sys.stderr)
     for ring, epoch, first, last in position.gaps:
         print(f"brim {verb}: ring {ring}, epoch {epoch}: offsets {first} to {last} missing", file=sys.stderr)
-    text = f"{count_in_words(position.missing)} records were missing: damaged, or removed meanwhile"
-    print(f"brim {verb}: {text}\n  see `brim segments verify`", file=sys.stderr)
+    if position.missing:
+        text = f"{count_in_words(position.missing)} records were missing: damaged, or removed meanwhile"
+        print(f"brim {verb}: {text}", file=sys.stderr)
+    print("  see `brim segments verify`", file=sys.stderr)
     return Exit.INCOMPLETE
