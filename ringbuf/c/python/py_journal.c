@@ -335,24 +335,36 @@ PyObject *engine_replay_refuse_topics(engine_object *self, PyObject *Py_UNUSED(i
     Py_RETURN_NONE;
 }
 
+/* Get a ring, NULL if it was removed, and a position from two arguments.  0, or -1 with an exception. */
+static int ring_and_position(engine_object *self, args_t args, Py_ssize_t count, mq_ring **ring,
+                             unsigned long long *position)
+{
+    unsigned long long index;
+    if (take(count, 2) != 0 || unsigned_of(args[0], self->engine->ring_count - 1, &index) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, position) != 0)
+        return -1;
+    *ring = self->engine->rings[index];
+    return 0;
+}
+
 PyObject *engine_replay_log(engine_object *self, args_t args, Py_ssize_t count)
 {
-    unsigned long long index, position;
-    if (take(count, 2) != 0 || unsigned_of(args[0], self->engine->ring_count - 1, &index) != 0 ||
-        unsigned_of(args[1], UINT64_MAX, &position) != 0)
+    mq_ring *ring;
+    unsigned long long position;
+    if (ring_and_position(self, args, count, &ring, &position) != 0)
         return NULL;
-    if (self->engine->rings[index] != NULL)
-        self->engine->rings[index]->logged_to = position;
+    if (ring != NULL)
+        ring->logged_to = position;
     Py_RETURN_NONE;
 }
 
 PyObject *engine_replay_resume_ring(engine_object *self, args_t args, Py_ssize_t count)
 {
-    unsigned long long index, position;
-    if (take(count, 2) != 0 || unsigned_of(args[0], self->engine->ring_count - 1, &index) != 0 ||
-        unsigned_of(args[1], UINT64_MAX, &position) != 0)
+    mq_ring *ring;
+    unsigned long long position;
+    if (ring_and_position(self, args, count, &ring, &position) != 0)
         return NULL;
-    if (self->engine->rings[index] != NULL)
-        self->engine->rings[index]->resume_at = position;
+    if (ring != NULL)
+        ring->resume_at = position;
     Py_RETURN_NONE;
 }
