@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from edge.auth.interfaces import ClientInfo
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from edge.broker.engine_rings import PartitionLike
     from edge.broker.sessions import Session
     from edge.engine.engine import Engine
+    from persistence import Epoch
+    from ringbuf import Range
 
 log = logging.getLogger(__name__)
 
@@ -219,15 +221,25 @@ class _Restart:
         return ring_number, self._log_end(name, epoch)
 
     def _log_end(self, name: str, epoch: int) -> int:
-        """Position after the last record that the log has of that epoch; NEVER_ENDS without a log."""
+        """Position after the last record of that epoch that can be read; NEVER_ENDS without a log."""
         if self._past is None:
             return NEVER_ENDS
         for epoch_info in self._past.epochs(name):
-            if epoch_info.epoch == epoch and (
-                runs := self._past.read(name, epoch, epoch_info.end_offset - 1, RANGE_BYTES)
-            ):
-                return runs[-1].position + len(runs[-1].view)
+            if epoch_info.epoch == epoch:
+                runs = self._last_runs(self._past, name, epoch_info)
+                return runs[-1].position + len(runs[-1].view) if runs else 0
         return 0
+
+    def _last_runs(self, past: PastLog, name: str, epoch_info: Epoch) -> Sequence[Range]:
+        """Runs with the last readable record of an epoch: records behind it may be damaged."""
+        epoch, first, end = epoch_info
+        at, back = end - 1, 1
+        while not (runs := past.read(name, epoch, at, RANGE_BYTES)) and at > first:
+            back *= 2
+            at = max(first, end - back)
+        while runs and (more := past.read(name, epoch, runs[-1].offset + runs[-1].count, RANGE_BYTES)):
+            runs = more
+        return runs
 
     def _route_the_rest(self) -> None:
         """Route the records behind the last journal entry, ring by ring."""

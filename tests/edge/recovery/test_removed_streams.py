@@ -138,3 +138,29 @@ def publish_wide(client: SocketClient, number: int) -> None:
     """Publish a number in a payload of 1 KiB."""
     client.send(Publish("plant/1", b"%01024d" % number, 1, packet_id=1))
     assert isinstance(client.receive(), PubAck)
+
+
+@pytest.mark.parametrize("damaged", [2, 3])
+def test_a_damaged_record_in_the_log_of_a_removed_stream_costs_no_other_queued_record(
+    desk: Desk, damaged: int
+) -> None:
+    desk.broker.stop()
+    desk.write(PLANT + 'durability = "disk"\n')
+    desk.broker.start()
+    with SocketClient(desk.broker.port, "kept", clean_start=False, properties=KEPT) as subscriber:
+        subscribe(subscriber, "plant/#")
+    with SocketClient(desk.broker.port, "p") as client:
+        publish(client, "plant/1", 77771, 77772, 77773)
+    desk.broker.stop()
+    desk.broker.start()
+    with SocketClient(desk.broker.port, "p") as client:
+        publish(client, "logged/1", 4)  # begins another segment
+    desk.broker.stop()
+    (desk.broker.runtime_dir / "plant-0.ring").unlink()
+    segment = min((desk.directory / "state/log").glob("*.log"))
+    segment.write_bytes(segment.read_bytes().replace(b"7777%d" % damaged, b"xxxxx"))
+    desk.write("")
+    desk.broker.start()
+    with SocketClient(desk.broker.port, "kept", clean_start=False, properties=KEPT) as subscriber:
+        assert receive(subscriber, 2) == [77770 + number for number in (1, 2, 3) if number != damaged]
+    assert desk.request()["mqtt"]["dropped"]["overrun"] == 1
