@@ -128,12 +128,15 @@ def _secret_mistakes(config: Config) -> Iterator[str]:
 
 
 def _console_mistakes(config: Config) -> Sequence[str]:
-    """Mistakes in the users of the web console: an unreadable file, or a role of a user who is not in it."""
+    """Mistakes of the web console: no library, an unreadable file, or a role of a user who is not in it."""
+    from edge.server.web_process import check_available
+
     web = config.web
-    if web.users_file is None:
-        return ()
     try:
-        UserFile(web.users_file, web.admins, web.operators)
+        if web.listen:
+            check_available()
+        if web.users_file is not None:
+            UserFile(web.users_file, web.admins, web.operators)
     except AuthFileError as error:
         return error.problems
     except EdgeError as error:

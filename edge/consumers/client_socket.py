@@ -210,10 +210,19 @@ class RequestClient:
 def unreachable(endpoint: str) -> BrokerUnreachable:
     """Error for an endpoint that does not answer, with the cause if it is visible: ZeroMQ reports none."""
     path = Path(endpoint.removeprefix("ipc://"))
-    if endpoint.startswith("ipc://") and os.access(path, os.F_OK) and not os.access(path, os.W_OK):
+    if endpoint.startswith("ipc://") and _is_denied(path):
         return rpc.unreachable(path, PermissionError(), "broker")
     hint = "start one with `brim run`, or name its runtime directory"
     return BrokerUnreachable(f"no broker serves consumers at {endpoint}", hint=hint)
+
+
+def _is_denied(path: Path) -> bool:
+    """True if the user may not search the directory of the socket, or not connect to the socket."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return not os.access(path, os.W_OK)
 
 
 def _keys_refused(endpoint: str, curve: Curve | None, event: int) -> BrokerUnreachable:

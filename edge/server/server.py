@@ -41,6 +41,10 @@ class BrokerServer:
         """Create the parts. `read_config` reads the configuration again, for reload(); None: no file."""
         self.version = version
         self._given, self._read_config = config, read_config
+        if config.web.listen:
+            from edge.server.web_process import check_available
+
+            check_available()
         self._core = MqttServer(config, version, failed)
         self._bridges = [
             bridge_settings(settings, config) for settings in config.bridge if settings.in_broker

@@ -28,14 +28,17 @@ STEADY_S = 60.0  # after such a time the next wait is the first one again
 STOP_S = 5.0
 
 
+def check_available() -> None:
+    """Raise EdgeError if the extra `web` is not installed."""
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        hint = "pip install 'brim[web]', or remove listen from [web]"
+        raise EdgeError("web.listen is set, and the web console is not installed", hint=hint)
+
+
 class WebProcess:
     """The process; call start() and stop() once each."""
 
     def __init__(self, config: Config) -> None:
-        """Raises EdgeError if the extra is not installed."""
-        if find_spec("starlette") is None or find_spec("uvicorn") is None:
-            hint = "pip install 'brim[web]', or remove listen from [web]"
-            raise EdgeError("web.listen is set, and the web console is not installed", hint=hint)
         self._config = config
 
     def start(self) -> None:

@@ -1,8 +1,10 @@
 """brim consumers, against a broker that runs: lists, lag, and resets, for people and for programs."""
 
+import errno
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
 import zmq.auth
@@ -204,9 +206,22 @@ def test_a_time_that_the_broker_cannot_have_is_refused_with_the_limits(text):
         place_in_words(text)
 
 
-def test_a_socket_that_is_another_users_is_told_apart_from_none(runtime_directory, capsys, monkeypatch):
-    """Root may connect to every socket, so the endpoint is one that no user may open."""
+@pytest.mark.parametrize("denied", ["socket", "directory"])
+def test_a_socket_that_is_another_users_is_told_apart_from_none(
+    runtime_directory, capsys, monkeypatch, denied
+):
+    """Root may open every socket and directory, so the answers of the kernel are given here."""
+    stat_of_path = os.stat
+
+    def stat_of(path, **options):
+        if Path(path).parent != runtime_directory:
+            return stat_of_path(path, **options)
+        if denied == "directory":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return stat_of_path(runtime_directory)
+
     monkeypatch.setattr("edge.consumers.client_socket.CONNECT_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("edge.consumers.client_socket.os.access", lambda path, mode: mode == os.F_OK)
+    monkeypatch.setattr("edge.consumers.client_socket.os.stat", stat_of)
+    monkeypatch.setattr("edge.consumers.client_socket.os.access", lambda *_: False)
     status, _, error = brim(capsys, "ls", "--runtime-dir", runtime_directory)
     assert (status, "may not talk to this broker" in error, "join the group" in error) == (4, True, True)

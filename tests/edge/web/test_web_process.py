@@ -10,9 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from edge.cli import main
 from edge.config.loader import parse
 from edge.errors import EdgeError
 from edge.server import web_process
+from edge.server.server import BrokerServer
 from edge.server.web_process import WebProcess
 from tests.edge.web.test_access import signed_in
 from tests.support.brim_process import BrimProcess
@@ -75,11 +77,18 @@ def test_a_port_in_use_ends_the_console_and_not_the_broker(runtime_directory: Pa
             assert "web.listen" in broker.log_until("web console ended")
 
 
-def test_a_console_without_its_libraries_is_an_error_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_console_without_its_libraries_is_an_error_of_the_start_and_of_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(web_process, "find_spec", lambda _: None)
+    """Before a client is served."""
     with pytest.raises(EdgeError, match="not installed") as raised:
-        WebProcess(parse('[web]\nlisten = "127.0.0.1:0"'))
+        BrokerServer(parse('[web]\nlisten = "127.0.0.1:0"'), "0", failed=lambda: None)
     assert "brim[web]" in raised.value.hint
+    file = tmp_path / "brim.toml"
+    file.write_text('[web]\nlisten = "127.0.0.1:0"\n')
+    assert main(["check", str(file)]) == 2
+    assert "brim[web]" in capsys.readouterr().err
 
 
 def test_a_console_that_gets_no_processor_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
