@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-f", "--follow", action="store_true", help="repeat for the new records of each window"
     )
     parser.add_argument(
-        "--every", type=positive_seconds, default=EVERY_S, metavar="TIME",
+        "--every", type=positive_seconds, metavar="TIME",
         help="length of a window of --follow (default: 10s)",
     )  # fmt: skip
     parser.add_argument("-C", "--count", type=at_least_one, metavar="N", help="end --follow after N windows")
@@ -114,6 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
     form = "json" if arguments.json else format_of(arguments.format, arguments.output)
     if arguments.follow and form in {"parquet", "arrow"}:
         raise UsageError(f"--follow cannot write {form}", hint="choose table, csv or json")
+    if not arguments.follow and (arguments.every or arguments.count):
+        raise UsageError("--every and --count need --follow", hint="add --follow")
     come_last(IMPORTS_NICENESS)
     with _ended_by_signals(arguments.time_limit, as_json=arguments.json):
         records = _records(arguments)
@@ -208,7 +210,7 @@ def _followed(records: RecordRelation, query: str, arguments: argparse.Namespace
     from edge.sql.windows import windows
 
     status = Exit.OK
-    for number, window in enumerate(windows(records, query, arguments.every), 1):
+    for number, window in enumerate(windows(records, query, arguments.every or EVERY_S), 1):
         begin = datetime.fromtimestamp(window.begin_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
         with window.rows as rows:
             text = f"SELECT TIMESTAMP '{begin}' AS window_start, * FROM result"  # noqa: S608 - no user's text

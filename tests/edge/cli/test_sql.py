@@ -249,6 +249,8 @@ def test_missing_records_are_status_1(tmp_path):
         (["--since", "12", "SELECT 1 FROM records"], b"is an offset"),
         (["--stream", "b", "SELECT 1 FROM records"], b"stream 'b' does not exist"),
         (["--follow", "--format", "parquet", "SELECT 1 FROM records"], b"--follow cannot write parquet"),
+        (["--every", "5s", "SELECT 1 FROM records"], b"--every and --count need --follow"),
+        (["-C", "2", "SELECT 1 FROM records"], b"--every and --count need --follow"),
     ],
 )
 def test_mistakes_are_status_2(part, arguments, text):
