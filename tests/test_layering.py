@@ -16,7 +16,7 @@ from tests.support.project import PACKAGES, ROOT
 # itself and the standard library. A room is a folder, or a file directly in a package; ringbuf and brim are
 # one room each.
 LEAVES = {
-    "EDGE": "edge.errors edge.log_throttle edge.logging_setup",
+    "EDGE": "edge.errors edge.log_throttle edge.logging_setup edge.user_names",
     "FILES": "persistence.durable_file persistence.files",
     "PERSISTENCE": "persistence.durable_file persistence.errors persistence.files "
     "persistence.free_disk_space persistence.processor_priority persistence.stats",
@@ -42,6 +42,7 @@ edge.terminal_escape:
 edge.logging_setup: edge.log_throttle edge.recent_lines edge.terminal_escape msgspec
 edge.recent_lines:
 edge.unix_socket:
+edge.user_names:
 edge.verb_process:
 edge.waiting:
 edge.rpc: EDGE msgspec

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import sqlite3
 import time
 from collections.abc import Callable
@@ -40,6 +39,7 @@ from edge.errors import EdgeError
 from edge.recovery.state_files import SESSIONS_RING
 from edge.session_store.snapshot_file import parse_snapshot
 from edge.session_store.spill_file import SPILL_NAME
+from edge.user_names import user_name
 from persistence import LogReader, OsFiles
 from persistence.read.directories import logs_in
 from persistence.segment.format import segment_name
@@ -104,15 +104,6 @@ def total_bytes(files: BrokerFiles) -> int:
     return total
 
 
-def _owner(directory: Path) -> str:
-    """Name of the owner; its number if the machine has no name for it, as in a container."""
-    number = directory.stat().st_uid
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
-
-
 @dataclass
 class _Backup:
     files: BrokerFiles
@@ -137,7 +128,7 @@ class _Backup:
             brim=brim,
             created_ns=time.time_ns(),
             edge_id=self.files.edge_id,
-            user=_owner(self.files.state_dir),
+            user=user_name(self.files.state_dir.stat().st_uid),
             is_live=self.save is not None,
             missing=tuple(self.missing),
             files=tuple(self.copied),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from edge.cli.progress import progress
 from edge.cli.segments_verify import FAILING_DISK, CommandResult, Findings, file_bytes, look_through
 from edge.errors import EdgeError
 from edge.log.offline_reader import LogView
+from edge.user_names import user_name
 from persistence import Log, LogLocked, RecoveryReport
 from persistence.archive import Archived, archive_segment
 from persistence.errors import ArchiveUnavailable, FormatError, NotArchived
@@ -101,20 +101,13 @@ def _advice(findings: Findings, mended: _Mended) -> Iterator[str]:
         yield "all is well: start the broker"
 
 
-def _user_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"#{number}"
-
-
 @contextmanager
 def _opened(directory: Path) -> Iterator[tuple[Log, RecoveryReport]]:
     """Open a log that no other process writes. Raises EdgeError."""
     owner = directory.stat().st_uid
     if owner != os.geteuid():  # not even as root: the broker could not write files that root creates
-        name = _user_name(owner)
-        hint = f"run as that user: sudo -u {name} brim segments ..."
+        name = user_name(owner)
+        hint = f"run as that user: sudo -u {f'#{owner}' if name.isdecimal() else name} brim segments ..."
         raise EdgeError(f"the log {directory} belongs to user {name}", hint=hint)
     with Log(directory, retain_bytes=0) as log:
         try:

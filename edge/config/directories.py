@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from edge.errors import EdgeError
+from edge.user_names import user_name
 
 StrPath: TypeAlias = str | os.PathLike[str]  # as arguments of library functions
 
@@ -57,7 +58,7 @@ def home_dir() -> Path:
     try:
         return Path.home()
     except RuntimeError as error:
-        text = f"user {os.geteuid()} has no home directory, and HOME is not set"
+        text = f"user {user_name()} has no home directory, and HOME is not set"
         raise EdgeError(text, hint="set HOME to a directory of this user") from error
 
 
@@ -104,13 +105,13 @@ def make_directory(path: Path, key: str) -> None:
         raise EdgeError(f"{key}: {path} cannot be made: {error.strerror}", hint=f"set {key}") from error
     if owners:
         raise EdgeError(
-            f"{key}: {path} belongs to user {owners.pop()}, and this is user {os.geteuid()}",
+            f"{key}: {path} belongs to user {user_name(owners.pop())}, and this is user {user_name()}",
             hint=f"remove the directory, or set {key} to one of your own",
         )
     if mode & stat.S_IWOTH:
         raise EdgeError(f"{key}: everybody may write to {path}", hint=f"chmod o-w {path}")
     if not os.access(path, os.W_OK | os.X_OK):
-        raise EdgeError(f"{key}: {path} is not writable by user {os.geteuid()}", hint=f"set {key}")
+        raise EdgeError(f"{key}: {path} is not writable by user {user_name()}", hint=f"set {key}")
 
 
 def _sync_name(path: Path) -> None:

@@ -22,6 +22,7 @@ from edge.doctor.machine import file_system_of
 from edge.errors import EdgeError
 from edge.server.leftovers import leftovers
 from edge.transport.tls import Certificates
+from edge.user_names import user_name
 
 IN_MEMORY = {"tmpfs", "ramfs"}
 REMOTE = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"}
@@ -57,7 +58,7 @@ def _directory(key: str, path: Path, *, in_memory: bool) -> Finding:
     try:
         return _state_of(key, path, in_memory=in_memory)
     except PermissionError:
-        user = os.geteuid()
+        user = user_name()
         return error(
             key, f"{path} is hidden from user {user}", "readable", "run as the broker's user, or root"
         )
@@ -72,11 +73,13 @@ def _state_of(key: str, path: Path, *, in_memory: bool) -> Finding:
             key, f"{path} cannot be created", "writable", f"mkdir {path}, and give it to the broker's user"
         )
     status, user = path.stat(), os.geteuid()
-    value = f"{path}, mode {stat.S_IMODE(status.st_mode):o}, user {status.st_uid}"
+    value = f"{path}, mode {stat.S_IMODE(status.st_mode):o}, user {user_name(status.st_uid)}"
     if not stat.S_ISDIR(status.st_mode):
         return error(key, f"{path} is not a directory", "a directory", f"remove it, or set {key}")
     if status.st_uid not in {user, 0}:
-        return error(key, value, f"of user {user}", f"chown {user} {path}, or run as user {status.st_uid}")
+        name = user_name(user)
+        fix = f"chown {name} {path}, or run as user {user_name(status.st_uid)}"
+        return error(key, value, f"of user {name}", fix)
     if status.st_mode & stat.S_IWOTH:
         return error(key, value, "not writable by all users", f"chmod o-w {path}")
     if not os.access(path, os.W_OK | os.X_OK):
@@ -122,7 +125,7 @@ def _users_and_rules(config: Config) -> Iterator[Finding]:
             read(file)
         except AuthFileError as problem:
             for line in problem.problems:
-                yield error(key, line, f"readable by user {os.geteuid()}, and valid", f"mend {file}")
+                yield error(key, line, f"readable by user {user_name()}, and valid", f"mend {file}")
         else:
             yield ok(key, str(file))
 

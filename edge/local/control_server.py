@@ -78,6 +78,7 @@ from edge.rpc.peers import Peer, Peers
 from edge.rpc.protocol import encode
 from edge.rpc.server import Server
 from edge.streams.streams import Partition, Streams
+from edge.user_names import user_name
 from ringbuf import Ring
 
 log = logging.getLogger(__name__)
@@ -235,7 +236,9 @@ class LocalEndpoint(Server[LocalPeer]):
             raise Refused(f"stream {stream.name!r} overwrites old records; no reader can block it", hint=hint)
         if peer.uid not in self._blocking_reader_uids:
             hint = f"add {peer.uid} to local.blocking_reader_uids"
-            raise Refused(f"user {peer.uid} may not block the writer of stream {stream.name!r}", hint=hint)
+            raise Refused(
+                f"user {user_name(peer.uid)} may not block the writer of stream {stream.name!r}", hint=hint
+            )
         slots = partition.ring.slots()
         blocking = {entry.slot for entry in slots if entry.state == "blocking" and not entry.local}
         taken = any((name, slot) in other.admitted for other in self._peers if other is not peer)
@@ -365,7 +368,7 @@ class LocalEndpoint(Server[LocalPeer]):
     def _check_privileged(self, peer: LocalPeer, action: str) -> None:
         """Raise Refused unless the peer runs as the broker's own user or root."""
         if peer.uid not in self._peers.privileged:
-            raise Refused(f"user {peer.uid} may not {action}", hint=f"run as user {os.geteuid()}")
+            raise Refused(f"user {user_name(peer.uid)} may not {action}", hint=f"run as user {user_name()}")
 
     @staticmethod
     def _of_clients(part: T | None) -> T:
@@ -380,9 +383,10 @@ class LocalEndpoint(Server[LocalPeer]):
         Publishers get acknowledgements by it, so only users who could also write the log may report it.
         """
         if peer.uid not in (os.geteuid(), 0):
-            hint = f"run the bridge as user {os.geteuid()}, or with in_broker = true"
+            hint = f"run the bridge as user {user_name()}, or with in_broker = true"
             raise Refused(
-                f"user {peer.uid} may not report the progress of bridge {request.bridge!r}", hint=hint
+                f"user {user_name(peer.uid)} may not report the progress of bridge {request.bridge!r}",
+                hint=hint,
             )
         self._on_progress(request.bridge, request.ring, request.epoch, request.offset, request.lost)
         return Done()

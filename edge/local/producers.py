@@ -40,6 +40,7 @@ from edge.streams.ring_files import (
     ring_to_read,
 )
 from edge.streams.ring_sizes import fitting_bytes
+from edge.user_names import user_name
 from ringbuf import Ring
 from ringbuf.errors import RingError
 
@@ -163,7 +164,7 @@ class Producers:
             raise Refused(f"producer {producer!r} writes stream {settings.stream!r}, not {stream!r}")
         if uid not in (os.geteuid(), 0, *settings.uids):
             raise Refused(
-                f"user {uid} may not be producer {producer!r}",
+                f"user {user_name(uid)} may not be producer {producer!r}",
                 hint=f'add uids = [{uid}] to the [[producer]] with name = "{producer}"',
             )
         return settings

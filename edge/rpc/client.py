@@ -7,7 +7,6 @@ uses a resource that it was granted on it.
 from __future__ import annotations
 
 import asyncio
-import os
 import select
 import socket
 import struct
@@ -18,6 +17,7 @@ from typing import Any, Final, Self, TypeVar
 
 from edge.errors import AccessDenied, BrokerUnreachable, ControlError, NoAnswer
 from edge.rpc.protocol import Message, Protocol, encode, expect
+from edge.user_names import user_name
 
 REPLY_TIMEOUT_S: Final = 5.0  # the broker answers between two batches of work
 CONNECT_MAX_MS = 1_000  # while the server's queue of connections is full; blocks an event loop, too
@@ -61,7 +61,7 @@ class RpcClient:
             raise unreachable(path, error, protocol.server) from error
         if uids is not None and self.uid not in uids:
             self._socket.close()
-            text = f"{path} is answered by a {protocol.server} of user {self.uid}"
+            text = f"{path} is answered by a {protocol.server} of user {user_name(self.uid)}"
             raise BrokerUnreachable(text, hint="if you trust that user, name the runtime directory yourself")
 
     def request(self, request: Message, kind: type[M]) -> M:
@@ -153,7 +153,7 @@ def unreachable(path: Path, error: OSError, server: str) -> BrokerUnreachable:
     """Error for a socket that cannot be connected to."""
     if isinstance(error, PermissionError):
         return AccessDenied(
-            f"{path}: user {os.geteuid()} may not talk to this {server}",
+            f"{path}: user {user_name()} may not talk to this {server}",
             hint=f"run as the {server}'s user, or join the group of {path.parent}",
         )
     if isinstance(error, BlockingIOError):

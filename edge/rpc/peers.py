@@ -31,6 +31,7 @@ from msgspec import Struct, field
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.rpc.client import credentials_of
+from edge.user_names import user_name
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Peers(Generic[P]):
         """Peers of which one must close for a new one of `uid`, and the limit; "": no limit is reached."""
         own = [peer for peer in self._all if peer.uid == uid]
         if uid not in self.privileged and len(own) >= self._user_max:
-            return own, f"user {uid} has {len(own)} connections, half of {self.setting}"
+            return own, f"user {user_name(uid)} has {len(own)} connections, half of {self.setting}"
         if len(self._all) >= self._connections_max:
             return self._all, f"{len(self._all)} connections are open, as many as {self.setting} allows"
         return (), ""
