@@ -25,7 +25,7 @@ class SessionFilters(MutableMapping[str, int]):
 
     def __init__(self) -> None:
         self._parts: list[dict[str, int]] = []
-        self._lent: tuple[dict[str, int], ...] = ()  # parts of a snapshot; perhaps no longer of this session
+        self._lent: tuple[dict[str, int], ...] = ()  # those of the parts that snapshots have too
 
     def __getitem__(self, topic_filter: str) -> int:
         for part in self._parts:

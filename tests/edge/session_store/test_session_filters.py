@@ -70,6 +70,7 @@ class Filters(RuleBasedStateMachine):
         assert len(self.filters) == sum(map(len, parts)) == len(self.model)
         assert max(map(len, parts), default=0) <= 4 - 1 + 6
         assert len(parts) <= 1 + self.most // 4
+        assert {*map(id, self.filters._lent)} <= {*map(id, parts)}  # no part lives longer than its snapshots
 
     def teardown(self) -> None:
         self.patch.undo()
