@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from edge.config.schema import Config, Stream
 from edge.consumers.append_log import Journal
 from edge.consumers.coordinator import Coordinator
-from edge.consumers.ended_rings import EndedRing, LogOnlyRing
+from edge.consumers.ended_rings import EndedRing
 from edge.consumers.offset_store import OffsetStore
 from edge.consumers.registry import GroupRegistry, RingEntry
 from edge.consumers.ring_source import ReadableLog, RingSource
@@ -104,15 +104,14 @@ def _ended_ring(path: Path, logs: LogSet | None) -> RingSource | None:
     end = None if logs is None else logs.end_of(path.name)
     log_end = NO_LOG if end is None else LogEnd(*end)
     try:
-        ring = attached_to_read(path, log_end)
-        if ring.name == path.name:
-            return EndedRing(ring, reader)
-        ring.close()  # a copy of another ring
+        with attached_to_read(path, log_end) as ring:
+            if ring.name == path.name:  # otherwise a copy of another ring
+                return EndedRing.of_file(path, ring, reader)
     except FileNotFoundError:
         pass
     except (RingError, OSError) as error:
         log.warning("ring of a removed partition not usable %s", pairs(ring=path.name, reason=error))
-    return LogOnlyRing(path.name, reader, *log_end) if reader is not None else None
+    return EndedRing.of_log(path.name, reader, *log_end) if reader is not None else None
 
 
 def _log_with(name: str, logs: LogSet | None) -> ReadableLog | None:

@@ -9,6 +9,7 @@ import brim
 from brim import Letter, consumer, publish
 from tests.support.brim_process import BrimProcess
 
+SUFFIXES = (".ring", ".cursors")
 BODIES = [b"%d" % number for number in range(60)]
 
 
@@ -82,6 +83,16 @@ def test_groups_get_the_records_of_partitions_that_are_gone(
             publish([(Letter(f"a/{n}", 1), b"again") for n in range(10)], runtime_dir=scene.runtime_dir) == 10
         )
         assert scene.received("known", 10) == Counter({b"again": 10})
+
+
+def test_partitions_that_are_gone_take_no_descriptors_which_clients_may_have(scene: Scene) -> None:
+    with scene.broker(30, "process"):
+        scene.publish(0, 60)
+    with scene.broker(1, "process") as broker:
+        assert scene.received("one", 60) == Counter(BODIES)
+        opened = Path(f"/proc/{broker.pid}/fd")
+        names = {file.readlink().name for file in opened.iterdir()}
+        assert not names & {f"some-{number}{suffix}" for number in range(1, 30) for suffix in SUFFIXES}
 
 
 def test_groups_get_the_records_of_a_log_that_the_stream_no_longer_has(scene: Scene) -> None:
