@@ -228,8 +228,8 @@ class StatusReporter(Struct, eq=False):
             seen += page
             unique = {row.client_id: row for row in (*shown.values(), *rows)}.values()
             shown = {row.client_id: row for row in heapq.nsmallest(CLIENTS_SHOWN, unique, key=_by_trouble)}
-            if page == CLIENTS_PAGE and time.monotonic() >= until_s:
-                seen = max(seen, len(self.listener.broker.sessions))
+            if time.monotonic() >= until_s:
+                seen = len(self.listener.broker.sessions)
                 break
         return list(shown.values()), max(0, seen - CLIENTS_SHOWN)
 

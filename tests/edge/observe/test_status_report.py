@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from edge.broker.counters import ClientRow
 from edge.config.schema import Config
 from edge.local.protocol import ANSWER_MAX_BYTES, Report
 from edge.observe import status_report
@@ -138,10 +139,17 @@ def test_reports_wait_for_the_first_answer_of_a_slow_disk(monkeypatch: pytest.Mo
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("seconds", [0.0, PATIENCE_S])
+@pytest.mark.parametrize(("seconds", "pages"), [(0.0, [0]), (PATIENCE_S, [0, 3, 6])])
 def test_a_report_of_more_clients_than_can_be_visited_in_time_counts_the_others(
-    monkeypatch: pytest.MonkeyPatch, seconds: float
+    monkeypatch: pytest.MonkeyPatch, seconds: float, pages: list[int]
 ) -> None:
+    page_at, visited = StatusReporter._page, list[int]()
+
+    def visit(reporter: StatusReporter, first: int) -> list[ClientRow]:
+        visited.append(first)
+        return page_at(reporter, first)
+
+    monkeypatch.setattr(StatusReporter, "_page", visit)
     monkeypatch.setattr(status_report, "CLIENTS_S", seconds)
     monkeypatch.setattr(status_report, "CLIENTS_PAGE", 3)
     monkeypatch.setattr(status_report, "CLIENTS_SHOWN", 3)
@@ -152,4 +160,4 @@ def test_a_report_of_more_clients_than_can_be_visited_in_time_counts_the_others(
             Config(), "1", cast(Any, None), cast(Any, None), there.listener, there.stats
         )
         rows, not_shown = asyncio.run(reporter._clients())
-    assert (len(rows), not_shown) == (3, 5)
+    assert (visited, len(rows), not_shown) == (pages, 3, 5)
