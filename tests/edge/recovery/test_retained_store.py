@@ -110,6 +110,12 @@ def test_the_golden_bytes_are_read_with_authors_and_without(
     assert len(RetainedStore(site.file, sync=False).read()[0]) == 2
 
 
+def test_a_message_without_an_author_does_not_get_that_of_the_message_before_it(site: Site) -> None:
+    site.file.write_bytes(b"".join((GOLDEN / f"retained-v{number}.state").read_bytes() for number in (2, 1)))
+    found, _ = RetainedStore(site.file, sync=False).read()
+    assert {it.key: it.author for it in found} == {b"a/2": b"", b"a/3": b""}
+
+
 def test_a_file_with_long_authors_is_not_rewritten_by_each_sweep(tmp_path: Path) -> None:
     """Authors are not counted in what is retained: a file of many and small messages is mostly authors."""
     written = _Written(tmp_path / "retained.state", OsFiles(), sync=False)
