@@ -320,7 +320,8 @@ def test_no_broker_at_the_other_end_has_its_own_status(tmp_path):
         ("1970-01-02T00:00Z", LogPlace(timestamp_ns=86_400 * 10**9)),
         ("1970-01-01T01:00:00.000001+01:00", LogPlace(timestamp_ns=1000)),
         ("1970-01-01T00:00:01.000000001Z", LogPlace(timestamp_ns=10**9 + 1)),
-        ("19700101T000001,5Z", LogPlace(timestamp_ns=1_500_000_000)),
+        ("19700101T000001,500000001Z", LogPlace(timestamp_ns=1_500_000_001)),
+        ("1970-W01-4T00:00:01.5Z", LogPlace(timestamp_ns=1_500_000_000)),
     ],
 )
 def test_a_place_is_an_offset_or_a_time(text, place):

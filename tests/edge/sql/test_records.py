@@ -294,6 +294,7 @@ def test_mistakes_are_reported(place, tmp_path):
     for threads in (-1, 257):
         with pytest.raises(InvalidArgument, match=f"invalid number of threads {threads} .allowed: 1 to 256"):
             brim.records(threads=threads, **place)
+    assert brim.records(threads=256, **place).threads == 256
     with pytest.raises(EdgeError, match="there is no log"):
         brim.sql("SELECT 1 FROM records", log=tmp_path / "none", runtime_dir=tmp_path / "none")
 
