@@ -193,7 +193,7 @@ class ConnectHandler:
     def _accept_unless(
         self, connection: int, packet: Connect, client_info: ClientInfo, data: bytes | None, *, allowed: bool
     ) -> None:
-        known = self._sessions.get(client_info.client_id)
+        known = self._clients.unexpired(client_info.client_id)
         if not allowed:
             self.refuse(connection, packet, client_info, ReasonCode.NOT_AUTHORIZED)
         elif (

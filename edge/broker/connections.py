@@ -178,6 +178,14 @@ class Connections:
         else:
             self._sessions.disconnected(session, self._clock())
 
+    def unexpired(self, client_id: str) -> Session | None:
+        """The session of a client that connects. An expired one ends now, before its turn in tick()."""
+        session = self._sessions.get(client_id)
+        if session is None or not self._sessions.has_expired(session, self._clock()):
+            return session
+        self.forget(session)
+        return None
+
     def forget(self, session: Session) -> None:
         """End a session, and with it the delay of its will."""
         self._router.forget(session)

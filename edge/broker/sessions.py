@@ -180,3 +180,9 @@ class Sessions:
         due = [self._by_client[client_id] for client_id in islice(self._deadlines.due(now_s), OVERDUE_MAX)]
         self.expired += len(due)
         return due
+
+    def has_expired(self, session: Session, now_s: float) -> bool:
+        """True if its client has been away too long, which counts it as expired."""
+        is_due = self._deadlines.is_due(session.client_id, now_s)
+        self.expired += is_due
+        return is_due

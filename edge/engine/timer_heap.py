@@ -39,6 +39,11 @@ class TimerHeap(Generic[K]):
         """Remove the deadline of `key`, if it has one."""
         self._due.pop(key, None)
 
+    def is_due(self, key: K, now_s: float) -> bool:
+        """True if `key` has a deadline that is due by now."""
+        due = self._due.get(key)
+        return due is not None and due[0] <= now_s
+
     @property
     def next_s(self) -> float:
         """Earliest deadline; infinity if there is none."""

@@ -51,6 +51,22 @@ def test_a_fleet_that_left_together_expires_in_steps_between_which_clients_are_s
     assert bench.broker.sessions.expired == count
 
 
+def test_a_client_of_a_fleet_that_expired_gets_a_new_session_though_the_old_one_is_not_ended_yet(
+    bench: Bench,
+) -> None:
+    for number in range(3 * OVERDUE_MAX):
+        client = bench.client5(f"c{number}", expiry_s=10)
+        client.subscribe("t/#", qos=1)
+        client.drop()
+    bench.now_ms += 11_000
+    client = bench.client5(f"c{3 * OVERDUE_MAX - 1}", clean_start=False, present=False)
+    client.send(Publish("t/1", b"x"))
+    assert client.publishes() == []
+    bench.settle()
+    assert bench.broker.sessions.expired == 3 * OVERDUE_MAX
+    assert len(bench.broker.sessions) == 1
+
+
 def test_all_sessions_of_a_fleet_that_left_together_end_in_time(bench: Bench) -> None:
     for number in range(3 * OVERDUE_MAX + 1):
         client = bench.client5(f"c{number}", expiry_s=10)
