@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 Status = dict[str, Any]
 
 FULL = "the stream is full: retain_bytes (EDQUOT)"
+JOURNAL_WAIT_MAX_S, JOURNAL_POLL_S = 5.0, 0.001  # at a start
 
 
 class Placing(NamedTuple):
@@ -110,14 +112,24 @@ class LogSet:
         sources: Iterable[tuple[LoggedRing, bool]],
         on_durable: Callable[[], object],
         wake_descriptor: int = -1,
+        journal: LoggedRing | None = None,
     ) -> None:
         """Write these rings to their logs; each has True if it has a separate log. Raises EdgeError.
 
         `wake_descriptor`, an eventfd that is duplicated, is written instead of calling `on_durable` where
-        Python is not needed.
+        Python is not needed. `journal`: the ring of the session journal, which has a separate log. The other
+        logs begin when that log has the identifiers of the QoS 2 messages that the rings have from a killed
+        broker: otherwise, after a power cut in between, a repetition would be stored as a new message.
         """
         self._wake = os.dup(wake_descriptor) if wake_descriptor >= 0 else -1
         self._on_durable = on_durable
+        if journal is not None:
+            self._start([(journal, True)], on_durable)
+            if journal.durability == "disk":
+                self._wait_for(journal.ring)
+        self._start(sources, on_durable)
+
+    def _start(self, sources: Iterable[tuple[LoggedRing, bool]], on_durable: Callable[[], object]) -> None:
         by_home: dict[Path, list[LoggedRing]] = {}
         for source, isolated in sources:
             by_home.setdefault(self._home(source.ring.name, isolated=isolated), []).append(source)
@@ -126,6 +138,19 @@ class LogSet:
                 self._run(directory, LogThread(self._logs[directory], rings, on_durable, self._wake))
             except LogError as error:
                 raise EdgeError(f"log {directory}: {error}") from error
+
+    def _wait_for(self, ring: Ring) -> None:
+        """Wait until the log has synced the present records of a ring. A failing disk ends the wait."""
+        end_position, deadline_s = ring.extremes().end_position, time.monotonic() + JOURNAL_WAIT_MAX_S
+        while ring.extremes().durable_position < end_position:
+            failure = self.failure_of(ring.name)
+            if failure or time.monotonic() > deadline_s:
+                text = (
+                    "a power cut now may double QoS 2 messages, check the disk: session journal not synced %s"
+                )
+                log.warning(text, pairs(reason=failure or "timeout"))
+                return
+            time.sleep(JOURNAL_POLL_S)
 
     def add_ring(self, ring: Ring, stream: Stream) -> None:
         """Log a ring of an added stream. Must be called before its first record.

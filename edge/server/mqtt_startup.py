@@ -372,11 +372,12 @@ class MqttServer:
             (entry.ring, settings[entry.stream]) for entry in streams.all() if entry.durability.is_logged
         ]
         rings = [(logged_ring(ring, stream), stream.isolated) for ring, stream in logged]
+        journal = None
         if self._state is not None and self._state.durability.is_logged:
-            rings.append((self._state.logged_ring(), True))
+            journal = self._state.logged_ring()
             self._state.trim(self.logs.log_of(SESSIONS_RING))
         self.stop_on_thread(self.logs.stop)
-        self.logs.start(rings, self.listener.wake, self.listener.wake_descriptor)
+        self.logs.start(rings, self.listener.wake, self.listener.wake_descriptor, journal)
 
     def _wait_for_durable_rings(self, streams: Streams) -> None:
         """Wait until the log has synced the records of the last run, of rings with visible = "durable".

@@ -4,7 +4,9 @@ import shutil
 import signal
 from pathlib import Path
 
-from edge.mqtt import PubAck, Publish, Subscribe, Subscription, Version
+from msgspec.structs import replace
+
+from edge.mqtt import PubAck, PubComp, Publish, PubRec, PubRel, Subscribe, Subscription, Version
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
 from tests.support.mqtt_socket import SocketClient
@@ -18,9 +20,17 @@ ring_bytes = "1 MiB"
 """
 
 
+HELD_BROKER = "tests.support.cut_before_journal_broker"
+
+
 def away(port: int) -> SocketClient:
     """The client whose session is kept."""
     return SocketClient(port, "away", Version.V311, clean_start=False)
+
+
+def sender(port: int) -> SocketClient:
+    """A client that keeps its session, and publishes."""
+    return SocketClient(port, "sender", Version.V311, clean_start=False)
 
 
 def cut_power(broker: BrimProcess) -> None:
@@ -52,3 +62,41 @@ def test_a_power_cut_before_the_first_snapshot_of_a_start_loses_no_session(tmp_p
         message = client.receive()
         assert isinstance(message, Publish)
         assert bytes(message.payload) == b"kept"
+
+
+def test_a_power_cut_during_the_start_after_a_kill_doubles_no_message_of_qos_2(tmp_path: Path) -> None:
+    held, environment = tmp_path / "held", {"HOLD": str(tmp_path / "held")}
+    broker = BrimProcess(tmp_path / "run", tmp_path, STREAM, bridge=False, module=HELD_BROKER)
+    message = Publish("plant/1", b"once", qos=2, packet_id=1)
+    broker.start(**environment)
+    with away(broker.port) as client:
+        client.send(Subscribe(1, (Subscription("plant/#", 2),)))
+        client.receive()
+    with sender(broker.port) as client, SocketClient(broker.port, "observer") as observer:
+        observer.subscribe("plant/#")
+        client.send(Publish("plant/1", b"before", qos=2, packet_id=1))
+        assert isinstance(client.receive(), PubRec)
+        client.send(PubRel(1))
+        assert isinstance(client.receive(), PubComp)
+        held.touch()
+        client.send(message)
+        assert observer.publish().payload == b"before"
+        assert observer.publish().payload == b"once"  # so it is in the ring
+    broker.kill()
+
+    with ModuleChild(HELD_BROKER, "run", "--config", broker.config, environment=environment) as start:
+        status, _, log = start.wait()
+    assert status == -signal.SIGKILL, log
+    cut_power(broker)
+    held.unlink()
+
+    with broker, away(broker.port) as client, sender(broker.port) as repeating:
+        assert client.session_present
+        assert repeating.session_present
+        repeating.send(replace(message, dup=True))
+        assert isinstance(repeating.receive(), PubRec)
+        repeating.send(PubRel(1), Publish("plant/1", b"end", qos=2, packet_id=2))
+        received = [bytes(client.publish().payload)]
+        while received[-1] != b"end":
+            received.append(bytes(client.publish().payload))
+    assert received == [b"before", b"once", b"end"]
