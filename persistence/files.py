@@ -17,8 +17,8 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, Protocol
 
 IOV_MAX = 1024  # buffers in one pwritev: UIO_MAXIOV of Linux
@@ -116,6 +116,19 @@ def size_of(files: Files, path: str) -> int:
         finally:
             files.close(handle)
     return 0
+
+
+@contextmanager
+def opened(files: Files, path: str) -> Iterator[int]:
+    """A handle to read from.  Any OSError in the block gets the path of the file."""
+    handle = files.open(path)
+    try:
+        yield handle
+    except OSError as error:
+        error.filename = error.filename or path
+        raise
+    finally:
+        files.close(handle)
 
 
 class OsFiles:

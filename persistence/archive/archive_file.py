@@ -29,7 +29,7 @@ from persistence.archive.layout import (
 )
 from persistence.archive.library import check_available, load
 from persistence.errors import FormatError
-from persistence.files import Files
+from persistence.files import Files, opened
 from ringbuf import Range, crc32c
 
 if TYPE_CHECKING:
@@ -70,24 +70,20 @@ class ArchiveFile:
     @classmethod
     def at(cls, files: Files, path: str) -> ArchiveFile:
         """Read the footer of the archive of that path.  Raises FormatError, FileNotFoundError, OSError."""
-        handle = files.open(path)
-        try:
+        with opened(files, path) as handle:
             size = files.size(handle)
             tail = files.read(handle, TAIL_BYTES, max(size - TAIL_BYTES, 0))
             length = footer_length(tail, size)
             return cls(files, path, size, files.read(handle, length, size - length))
-        finally:
-            files.close(handle)
 
     @contextmanager
     def opened(self) -> Iterator[int]:
         """A handle to read from."""
-        handle = self._files.open(self.path)
-        try:
-            yield handle
-        finally:
-            self._open_footer = self._metadata = None
-            self._files.close(handle)
+        with opened(self._files, self.path) as handle:
+            try:
+                yield handle
+            finally:
+                self._open_footer = self._metadata = None
 
     # ---- catalogue ----
 

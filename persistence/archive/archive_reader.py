@@ -266,7 +266,6 @@ class Archive:
                 raise  # the records are there: a result without them would be wrong
             self.unreadable[base] = str(error)
             if isinstance(error, OSError) and is_unreadable(error):
-                error.filename = error.filename or os.path.join(self._directory, archive_name(base))
                 self._failing[base] = error
             return None
         self.unreadable.pop(base, None)

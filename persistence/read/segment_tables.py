@@ -12,11 +12,11 @@ import logging
 import os
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 
 from persistence.errors import FormatError, FutureFormat
-from persistence.files import Files
+from persistence.files import Files, opened
 from persistence.segment import footer
 from persistence.segment.extent_table import ExtentRows, Row
 from persistence.segment.footer import Footer
@@ -273,21 +273,9 @@ class SegmentTables:
             self._discard_tables()
         return table
 
-    @contextmanager
-    def opened(self, segment: ListedSegment) -> Iterator[int]:
-        """A handle to its file.  Raises FileNotFoundError if retention has removed it.
-
-        Any OSError in the block gets the path of the file.
-        """
-        path = os.path.join(self.directory, segment.name)
-        handle = self.files.open(path)
-        try:
-            yield handle
-        except OSError as error:
-            error.filename = error.filename or path
-            raise
-        finally:
-            self.files.close(handle)
+    def opened(self, segment: ListedSegment) -> AbstractContextManager[int]:
+        """A handle to its file.  Raises FileNotFoundError if retention has removed it."""
+        return opened(self.files, os.path.join(self.directory, segment.name))
 
     def _load(self, segment: ListedSegment) -> SegmentTable | None:
         try:

@@ -95,14 +95,18 @@ def test_what_is_no_file_is_an_error_and_only_a_salvaging_reader_reads_past_it(
     assert all_offsets(reader.salvaging()) == [it for it in range(RECORDS) if it not in hit]
 
 
-def test_an_archive_that_the_disk_cannot_read_is_an_error_and_is_not_skipped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["records", "footer"])
+def test_an_archive_that_the_disk_cannot_read_is_an_error_and_is_not_skipped(
+    tmp_path: Path, part: str
+) -> None:
     path, files = kept(tmp_path), BadDisk()
     base, after = (int(it.stem) for it in sorted(tmp_path.glob("*.log"))[2:4])
     archive_segment(OsFiles(), str(tmp_path), base, after - base)
     hit = offsets_in(path)
     path.unlink()
     archive = next(it for it in tmp_path.iterdir() if it.suffix == ".parquet")
-    files.break_at(archive, archive.stat().st_size - 8, archive.stat().st_size)
+    size = archive.stat().st_size
+    files.break_at(archive, *((size - 8, size) if part == "footer" else (4, 4)))
     reader = LogReader(files, str(tmp_path))
     reader.refresh()
     for _ in range(2):
