@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import NamedTuple, TypeVar
 
 from persistence.archive.archive_reader import Archive
@@ -42,6 +43,7 @@ from ringbuf import Range
 Result = TypeVar("Result")
 
 SEEK_BYTES = 64 << 10  # per read, in the search for a time or a topic
+SALVAGING_S = 30.0  # for which a reader leaves out what the disk could not read
 READ_AHEAD_FROM_BYTES = 64 << 10  # smaller reads are rarely continued
 READ_AHEAD_MAX_BYTES = 4 << 20
 
@@ -69,7 +71,7 @@ class LogReader:
         self.archive = Archive(files, directory)  # of segments that are archived
         self._tables = SegmentTables(files, directory, self.archive.bases)
         self._topic_walks = TopicWalks(self._tables)
-        self._salvaging: LogReader | None = None
+        self._salvaging: tuple[LogReader | None, float] = (None, 0.0)  # with the end of its time
         self._counting = threading.Lock()
         self.stats = ReadStats()
 
@@ -95,13 +97,16 @@ class LogReader:
     def salvaging(self) -> LogReader:
         """A reader of this log that leaves out what the disk cannot read (salvaging_files.py).
 
-        It has the segments and the live table of this one, and is kept until a segment comes or goes.
+        It has the segments and the live table of this one, and is kept until a segment comes or goes, at
+        most SALVAGING_S: the disk may read again what it has left out.
         """
-        bases = self.bases()
-        if self._salvaging is None or self._salvaging.bases() != bases:
-            self._salvaging = LogReader(SalvagingFiles(self._files), self._tables.directory)
-            self._salvaging._tables.follow(self._tables)
-        return self._salvaging
+        bases, now_s = self.bases(), monotonic()
+        kept, until_s = self._salvaging
+        if kept is None or kept.bases() != bases or now_s >= until_s:
+            kept = LogReader(SalvagingFiles(self._files), self._tables.directory)
+            kept._tables.follow(self._tables)
+            self._salvaging = kept, now_s + SALVAGING_S
+        return kept
 
     def begin(self, base: int, table: SegmentTable, *, forget: bool = False) -> None:
         """See SegmentTables.begin()."""

@@ -11,10 +11,11 @@ from bridge.errors import SourceError
 from bridge.source.partition_source import RingName
 from edge.log.log_place import LogPlace
 from edge.log.offline_reader import LogView, ScanPosition
-from edge.log.surviving_log import SurvivingLog
+from edge.log.surviving_log import PATIENCE_S, SurvivingLog
 from persistence import Log, LogReader
 from persistence.archive import archive_segment
 from persistence.files import OsFiles
+from persistence.read import log_reader
 from persistence.read.merged_reader import MergedReader
 from persistence.segment.format import HEADER_PAGE_BYTES
 from tests.bridge.source.test_partition_source import log_thread, written
@@ -220,6 +221,21 @@ def test_a_start_reads_past_a_file_and_clients_do_so_after_some_time(tmp_path: P
     assert [run.offset for run in for_clients.read("a-0", EPOCH, min(hit), 1)] == [max(hit) + 1]
     with pytest.raises(OSError, match="Input/output error"):
         for_clients.read("a-0", EPOCH, min(hit), 1)
+
+
+def test_what_was_left_out_is_read_again_before_clients_would_do_without_it_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, files, now_s = kept(tmp_path), BadDisk(), 100.0
+    monkeypatch.setattr(log_reader, "monotonic", lambda: now_s)
+    files.break_at(path, 0, HEADER_PAGE_BYTES - 1)
+    reader = LogReader(files, str(tmp_path))
+    reader.refresh()
+    assert len(all_offsets(reader.salvaging())) < RECORDS
+    files.pass_over()
+    now_s += PATIENCE_S
+    assert all_offsets(reader.salvaging()) == list(range(RECORDS))
+    assert reader.salvaging() is reader.salvaging()
 
 
 def test_the_live_segment_is_read_by_a_salvaging_reader_too(tmp_path: Path) -> None:
