@@ -107,8 +107,6 @@ class ClientSocket:
 
     def unreachable(self) -> BrokerUnreachable:
         """Error for a broker that does not answer. It drops a client with another server key silently."""
-        if not self.socket.closed:
-            self._take_events()
         if self._curve is None or self._last_success != zmq.EVENT_CONNECTED:
             return unreachable(self.endpoint)
         text = f"{self.endpoint} does not answer to the server key {self._curve.server_key_file}"

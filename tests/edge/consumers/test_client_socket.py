@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import zmq
+import zmq.auth
 
-from edge.consumers.client_socket import ClientSocket
+from edge.consumers.client_socket import ClientSocket, Curve
 from edge.consumers.protocol import VERSION, Rings
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -29,4 +30,21 @@ def test_a_broker_that_was_replaced_between_two_looks_is_a_loss_once(runtime_dir
         assert client.connected
         client.close()
     client.close()
+    context.term()
+
+
+def test_a_broker_that_has_the_right_key_and_does_not_answer_is_not_reported_as_another(
+    tmp_path: Path,
+) -> None:
+    for name in ("server", "app"):
+        zmq.auth.create_certificates(tmp_path, name)
+    context = zmq.Context()
+    with context.socket(zmq.ROUTER) as broker:
+        _, broker.curve_secretkey = zmq.auth.load_certificate(tmp_path / "server.key_secret")
+        broker.curve_server = True
+        port = broker.bind_to_random_port("tcp://127.0.0.1")
+        keys = Curve(tmp_path / "app.key_secret", tmp_path / "server.key")
+        client = ClientSocket(context, f"tcp://127.0.0.1:{port}", keys)
+        wait_until(lambda: client.connected and "no broker serves" in str(client.unreachable()))
+        client.close()
     context.term()
