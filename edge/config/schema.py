@@ -187,7 +187,7 @@ class Auth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     receive everything."""
     check_retain_source: bool = True
     """Withhold a retained message while the rules do not let its publisher write to its topic. Checked at
-    the start and each time the rules are read."""
+    the start and each time the rules change."""
     plugin: tuple[Plugin, ...] = ()
     """Plug-ins, called in the order of the file."""
 

@@ -258,6 +258,7 @@ def test_who_is_in_the_file_is_judged_by_it_and_others_by_plugins(tmp_path):
     (tmp_path / "acl").write_text("user ann\ntopic a/#\nuser bob\ntopic b/#\n")
     guard = AuthBackend(tmp_path / "users", tmp_path / "acl")
     guard.load(PluginAdapter([(f"{HERE}.Yes", {})]))
+    changes = list[bool]()
     try:
         asked = guard.authenticator
         assert asked
@@ -269,6 +270,8 @@ def test_who_is_in_the_file_is_judged_by_it_and_others_by_plugins(tmp_path):
         assert said(rules.may_publish(client("bob"), "b/1"))
         assert not said(rules.may_publish(client("bob"), "a/1"))
         assert rules.may_receive(client("ann"), "a/1")
+        guard.apply(guard.read(), changes.append)
+        assert changes == [True], "the file has not changed, but plug-ins may decide otherwise now"
     finally:
         guard.close()
 
