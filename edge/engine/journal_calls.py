@@ -48,6 +48,9 @@ class JournalEngine(Protocol):
     def routed_position(self, ring: int, /) -> int:
         """Position below which everything has been routed."""
 
+    def block_log(self, ring: int, /) -> None:
+        """Let the log take no further record of an own ring before it has synced the present entries."""
+
     def lowest_positions(self, first: int, records_max: int, /) -> tuple[bytes, int | None]:
         """Lowest needed positions, uint64 by ring, of about `records_max` records; continues as above."""
 

@@ -285,12 +285,16 @@ class SessionJournal:
     # ---- rings and wills ----
 
     def ring_added(self, ring_number: int, name: str, epoch: int) -> None:
-        """Record the number that the engine uses for this ring."""
+        """Record the number that the engine uses for this ring.
+
+        Must be called before its first new record: a restart finds records for sessions only in known rings.
+        """
         self._engine.set_ring_name(ring_number, name.encode(), epoch)
         self.rings[ring_number] = name, epoch
         self._unnamed.append(ring_number)
         if self._target is not None and self._has_kept:
             self._name_rings()
+            self._engine.block_log(ring_number)  # at `disk`: no acknowledgement before the sync of the name
 
     def _name_rings(self) -> None:
         """Note the ring numbers of entries, as soon as there are sessions with entries."""

@@ -494,6 +494,7 @@ static PyMethodDef engine_methods[] = {
     {"retained_changes", ONE(engine_retained_changes), "(bytes) -> (records, authors, True: there are more)"},
     {"add_ended_ring", ONE(engine_add_ended_ring), "(logged) -> ring that has ended"},
     {"routed_position", ONE(engine_routed_position), "(ring) -> position: what is below was routed"},
+    {"block_log", ONE(engine_block_log), "(ring): its log waits for the present journal entries"},
     {"lowest_positions", FAST(engine_lowest_positions), "(first, count) -> (lowest positions, next or None)"},
     {"replay_begin", NONE(engine_replay_begin), "()"},
     {"replay_session", FAST(engine_replay_session), "(number, session)"},

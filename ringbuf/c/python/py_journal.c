@@ -153,6 +153,18 @@ PyObject *engine_routed_position(engine_object *self, PyObject *object)
     return PyLong_FromUnsignedLongLong(position);
 }
 
+/* Make the log of an own ring wait for the sync of the journal's present entries. */
+PyObject *engine_block_log(engine_object *self, PyObject *object)
+{
+    unsigned long long index;
+    if (unsigned_of(object, self->engine->ring_count - 1, &index) != 0)
+        return NULL;
+    mq_ring *ring = self->engine->rings[index];
+    if (ring != NULL && ring->kind == MQ_RING_OWN)
+        mq_block_log(self->engine, ring);
+    Py_RETURN_NONE;
+}
+
 /* Lower the floor of the ring to `where`.  A copy counts at its record's position, where a restart looks
  * for it. */
 static void lower(uint64_t *lowest, uint64_t where)

@@ -64,6 +64,12 @@ def kept(lives: Lives, *filters: str) -> Wire:
     return client
 
 
+def name_ring(lives: Lives, client: Wire) -> None:
+    """The ring has its first record, and its name is on the disk."""
+    client.send(Publish("a", b"first"))
+    lives.synced()
+
+
 def stored(bench: Bench) -> None:
     """The log has synced the records."""
     bench.partition.ring.durable(bench.partition.writer.end_position)
@@ -178,6 +184,7 @@ def test_the_log_may_have_a_message_of_qos_2_when_its_identifier_is_synced(
     lives: Lives, bench: Bench
 ) -> None:
     client = kept(lives)
+    name_ring(lives, client)
     ring = bench.partition.ring
     with ring.reader(name="log", local=True, for_log=True) as log, ring.reader() as reader:
 
@@ -196,8 +203,23 @@ def test_the_log_may_have_a_message_of_qos_2_when_its_identifier_is_synced(
         assert seen() == 1
 
 
+def test_the_log_may_have_the_first_record_of_a_ring_when_the_name_of_the_ring_is_synced(
+    lives: Lives, bench: Bench
+) -> None:
+    kept(lives, "#")
+    client = connect(lives, "publisher", clean_start=True)
+    with bench.partition.ring.reader(name="log", local=True, for_log=True) as log:
+        client.send(Publish("a", b"0", 1, packet_id=1))
+        assert not log.ranges(1 << 20)
+        lives.synced()
+        assert sum(run.count for run in log.ranges(1 << 20)) == 1
+        client.send(Publish("b", b"1", 1, packet_id=2))
+        assert sum(run.count for run in log.ranges(1 << 20)) == 1
+
+
 def test_a_log_that_waits_is_not_held_longer_by_what_comes_meanwhile(lives: Lives, bench: Bench) -> None:
     client = kept(lives)
+    name_ring(lives, client)
     ring = bench.partition.ring
     with ring.reader(name="log", local=True, for_log=True) as log:
         client.send(Publish("a", b"1", 2, packet_id=1))

@@ -18,6 +18,9 @@
  * would be stored as a new message.  A ring's log must therefore not take such a record before the journal's
  * log has its identifier.  rb_header.log_blocked_from is the limit for the log, again in two parts.  Readers
  * of the ring and subscribers do not wait for this; PUBREC waits for the ring's log anyway.
+ *
+ * The same limit holds for the first record of a ring, which depends on the entry with the ring's name: a
+ * restart finds records for sessions only in rings that the journal names.
  */
 #include "mqtt/mqtt.h"
 
