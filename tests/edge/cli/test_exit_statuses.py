@@ -116,6 +116,8 @@ def test_with_json_the_errors_of_a_verb_are_json(
     wrong = {
         ("retained", "get", "open/none", *here): Exit.INCOMPLETE,
         ("sub", "a", *there): Exit.REFUSED,
+        ("request", "a", "x", *there): Exit.REFUSED,
+        ("reply", "a", "x", *there): Exit.REFUSED,
         ("sub", "a", "--shm", "--runtime-dir", "/absent"): Exit.CANNOT_CONNECT,
     }
     for words, status in wrong.items():
@@ -125,6 +127,7 @@ def test_with_json_the_errors_of_a_verb_are_json(
     with pytest.raises(SystemExit, match="2"):
         main(["topics", "--json", "--limt", "3"])
     error = json.loads(capsys.readouterr().err)
+    assert error["verb"] == "topics"
     assert error["error"] == "unrecognized arguments: --limt; did you mean --limit?"
 
 

@@ -25,6 +25,11 @@ def test_a_verb_runs_with_closed_standard_streams(words: str, closed: str) -> No
     assert (done.stdout == "") == (">&-" in closed.replace("2>&-", ""))
 
 
+def test_an_error_is_not_printed_to_standard_output_if_standard_error_is_closed() -> None:
+    done = shell(f"{BRIM} explain none 2>&-")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_a_file_is_never_opened_as_a_closed_standard_stream(tmp_path: Path) -> None:
     """A password file that is descriptor 1 would get what the verb prints."""
     users = tmp_path / "users"
