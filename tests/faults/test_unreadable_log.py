@@ -1,5 +1,6 @@
 """A segment or an archive that the disk cannot read: what waits, what is left out, and what is reported."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from bridge.errors import SourceError
 from bridge.source.partition_source import RingName
 from edge.log.log_place import LogPlace
 from edge.log.offline_reader import LogView, ScanPosition
-from edge.log.surviving_log import PATIENCE_S, SurvivingLog
+from edge.log.surviving_log import FILES_MAX, PATIENCE_S, SurvivingLog
 from persistence import Log, LogReader
 from persistence.archive import archive_segment
 from persistence.files import OsFiles
@@ -77,6 +78,8 @@ def test_a_disk_error_is_an_error_and_only_a_salvaging_reader_reads_past_it(
     lost = {min(hit)} if place is place_of_record else hit
     assert all_offsets(reader.salvaging()) == [it for it in range(RECORDS) if it not in lost]
     assert {damage.segment for damage in reader.damaged.values()} == {path.name}
+    if place is place_of_header:
+        assert reader.salvaging().lost[path.name].startswith("cannot be read: Input/output error")
     files.pass_over()
     assert all_offsets(reader) == list(range(RECORDS))
 
@@ -213,6 +216,9 @@ def test_a_start_reads_past_a_file_and_clients_do_so_after_some_time(tmp_path: P
     at_start = surviving(reader, 0.0, lambda: 0.0)
     assert [run.offset for run in at_start.read("a-0", EPOCH, min(hit), 1)] == [max(hit) + 1]
     assert at_start.epochs("a-0") == [(EPOCH, 0, RECORDS)]
+    (before,) = at_start.read("a-0", EPOCH, min(hit) - 1, 1)
+    after = at_start.read_at("a-0", EPOCH, before.position + len(before.view), 1)
+    assert [run.offset for run in after] == [max(hit) + 1]
     times = iter([100.0, 115.0, 129.0, 130.0, 200.0])
     for_clients = surviving(reader, 30.0, lambda: next(times))
     for _ in range(3):
@@ -236,6 +242,26 @@ def test_what_was_left_out_is_read_again_before_clients_would_do_without_it_once
     now_s += PATIENCE_S
     assert all_offsets(reader.salvaging()) == list(range(RECORDS))
     assert reader.salvaging() is reader.salvaging()
+
+
+def test_a_lack_of_descriptors_is_never_hidden() -> None:
+    def lacking(_: str) -> list[LogReader]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "a")
+
+    log = SurvivingLog(MergedReader(lacking), MergedReader(lambda _: []))
+    with pytest.raises(OSError, match="Too many open files"):
+        log.read("a-0", EPOCH, 0, 1)
+
+
+def test_a_bounded_number_of_files_that_failed_is_remembered() -> None:
+    def broken(ring_name: str) -> list[LogReader]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), ring_name)
+
+    log = SurvivingLog(MergedReader(broken), MergedReader(lambda _: []), 30.0, lambda: 0.0)
+    for number in range(FILES_MAX + 5):
+        with pytest.raises(OSError, match="Input/output error"):
+            log.read(f"a-{number}", EPOCH, 0, 1)
+    assert len(log._failed) == FILES_MAX
 
 
 def test_the_live_segment_is_read_by_a_salvaging_reader_too(tmp_path: Path) -> None:

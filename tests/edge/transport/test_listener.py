@@ -262,12 +262,22 @@ def test_an_event_that_fails_without_memory_for_a_log_line_ends_only_its_connect
         def authenticate(self, client: ClientInfo, password: bytes | None) -> bool:
             raise MemoryError
 
-    with served(authenticator=Failing()) as there:
+    failed = threading.Event()
+
+    def fail(*_: object, **__: object) -> None:
+        failed.set()
+        raise MemoryError
+
+    with served(authenticator=Failing(), engine=EngineLimits(connect_timeout_ms=3_600_000)) as there:
         for _ in range(2):
             with RawClient(there.port) as client:
                 client.send(Connect("c", username="ann"))
                 assert client.packet() is None
-        there.ask(lambda: None)
+        there.ask(lambda: setattr(there.listener.broker, "_end", fail))
+        with RawClient(there.port) as client:
+            client.send(Connect("c", username="ann"))
+            assert failed.wait(PATIENCE_S)
+            there.ask(lambda: None)  # the thread runs
 
 
 def test_an_idle_broker_sleeps() -> None:
