@@ -380,16 +380,26 @@ class MqttServer:
         self.logs.start(rings, self.listener.wake, self.listener.wake_descriptor, journal)
 
     def _wait_for_durable_rings(self, streams: Streams) -> None:
-        """Wait until the log has synced the records of the last run, of rings with visible = "durable".
+        """Wait until the log has synced the records of the last run, of rings with visible = "durable" and of
+        durability `disk`.
 
         A failing disk ends the wait. Records that the log lacks become visible when it has them, except
-        retained messages, which are restored once.
+        retained messages, which are restored once. The first snapshot of the sessions has the identifiers of
+        received QoS 2 messages: if it were on the disk before their records, a power cut in between would
+        lose them, because their repetitions are not stored.
         """
-        rings = [entry.ring for entry in streams.all() if entry.visible == "durable"]
+        rings = [
+            entry.ring
+            for entry in streams.all()
+            if entry.visible == "durable" or entry.durability is Durability.DISK
+        ]
         deadline = time.monotonic() + SHOW_S
         while left := [ring.name for ring in rings if _lags(ring)]:
             if time.monotonic() > deadline or (self.logs and any(map(self.logs.failure_of, left))):
-                log.warning("retained messages not restored: not durable %s", pairs(rings=left))
+                text = (
+                    "records of the last run not synced, a power cut now may lose messages; check the disk %s"
+                )
+                log.warning(text, pairs(rings=left))
                 return
             time.sleep(SHOW_LOOK_S)
 

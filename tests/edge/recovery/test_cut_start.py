@@ -4,6 +4,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from edge.mqtt import PubAck, PubComp, Publish, PubRec, PubRel, Subscribe, Subscription, Version
@@ -20,7 +21,8 @@ ring_bytes = "1 MiB"
 """
 
 
-HELD_BROKER = "tests.support.cut_before_journal_broker"
+JOURNAL_HELD = "tests.support.cut_before_journal_broker"
+STREAMS_HELD = "tests.support.cut_after_snapshot_broker"
 
 
 def away(port: int) -> SocketClient:
@@ -64,9 +66,12 @@ def test_a_power_cut_before_the_first_snapshot_of_a_start_loses_no_session(tmp_p
         assert bytes(message.payload) == b"kept"
 
 
-def test_a_power_cut_during_the_start_after_a_kill_doubles_no_message_of_qos_2(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", [JOURNAL_HELD, STREAMS_HELD])
+def test_a_power_cut_during_the_start_after_a_kill_neither_doubles_nor_loses_a_message_of_qos_2(
+    tmp_path: Path, module: str
+) -> None:
     held, environment = tmp_path / "held", {"HOLD": str(tmp_path / "held")}
-    broker = BrimProcess(tmp_path / "run", tmp_path, STREAM, bridge=False, module=HELD_BROKER)
+    broker = BrimProcess(tmp_path / "run", tmp_path, STREAM, bridge=False, module=module)
     message = Publish("plant/1", b"once", qos=2, packet_id=1)
     broker.start(**environment)
     with away(broker.port) as client:
@@ -84,7 +89,7 @@ def test_a_power_cut_during_the_start_after_a_kill_doubles_no_message_of_qos_2(t
         assert observer.publish().payload == b"once"  # so it is in the ring
     broker.kill()
 
-    with ModuleChild(HELD_BROKER, "run", "--config", broker.config, environment=environment) as start:
+    with ModuleChild(module, "run", "--config", broker.config, environment=environment) as start:
         status, _, log = start.wait()
     assert status == -signal.SIGKILL, log
     cut_power(broker)
