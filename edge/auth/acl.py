@@ -134,6 +134,18 @@ class AccessRules:
         filters.discard("")
         return AllowedFilters(tuple(filters), not any(tree.denies_some(levels) for tree in trees))
 
+    def changed_users(self, before: object) -> frozenset[str | None] | None:
+        """See edge.auth.interfaces.Surveyable."""
+        if not isinstance(before, AccessRules):
+            return None
+        old, new = before._users, self._users
+        try:
+            if before._patterns != self._patterns:
+                return None
+            return frozenset(user for user in old.keys() | new.keys() if old.get(user) != new.get(user))
+        except RecursionError:  # rules of very many levels
+            return None
+
     def may_subscribe(self, client: ClientInfo, topic_filter: str) -> bool:
         """True if there may be a topic for `topic_filter` that `client` may receive.
 

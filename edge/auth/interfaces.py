@@ -133,6 +133,9 @@ class Surveyable(AccessList, Protocol):
         None: too complex.
         """
 
+    def changed_users(self, before: object) -> frozenset[str | None] | None:
+        """Identities for which the earlier list `before` may decide otherwise; None: all, perhaps."""
+
 
 class AuthStep(Struct, frozen=True):
     """One step of the server in an exchange of AUTH packets [MQTT-4.12.0-2]."""

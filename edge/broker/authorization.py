@@ -63,6 +63,10 @@ class Authorization:
         # True if every client without an identity may publish and receive every topic
         self.anonymous_may_all = access is None if self._survey is None else self._survey.anonymous_may_all
 
+    def changed_users(self, before: AccessList | None) -> frozenset[str | None] | None:
+        """Identities whose rights may differ from those by `before`; None: all, perhaps."""
+        return None if self._survey is None else self._survey.changed_users(before)
+
     def client_info_of(self, connection: int, client_id: str, username: str | None) -> ClientInfo:
         """Facts of a client: its own claims, and the facts that its transport knows."""
         listener, address = self._engine.peer(connection) or NO_PEER

@@ -400,7 +400,9 @@ class Broker:
 
         Clients that the authenticator no longer accepts are disconnected. Subscriptions stay; messages that
         may not be received any more are not delivered, nor queued for sessions of clients that are away.
+        Routes of users whose rules are the same stay.
         """
+        before = self._permissions.access
         self._set_access(access)
         self._engine.clear_acl_cache()
         self.users_changed()
@@ -409,7 +411,9 @@ class Broker:
             self._engine.publish_rules(client.connection, rules)
         for session in self.sessions:
             self.engine.session_receives(session.handle, self._permissions.receives_all(session))
-        self.router.acl_changed(self.sessions)
+        users = self._permissions.changed_users(before)
+        changed = None if users is None else [s for s in self.sessions if s.visible_client.identity in users]
+        self.router.acl_changed(self.sessions, changed)
         self.check_retained()
 
     def users_changed(self) -> None:

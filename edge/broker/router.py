@@ -376,25 +376,37 @@ class Router:
 
     # ---- rules ----
 
-    def acl_changed(self, sessions: Iterable[Session]) -> None:
-        """Make all routes again after a change of may_receive, and purge waiting messages that are denied
-        now.
+    def acl_changed(self, sessions: Iterable[Session], changed: Sequence[Session] | None = None) -> None:
+        """Make routes again after a change of may_receive, and purge waiting messages that are denied now.
 
-        `sessions` must contain all sessions. The loop runs by session rather than by topic, so that the cost
-        is in proportion to the routes.
+        `sessions` must contain all sessions, `changed` those whose rights may differ from before; None: all.
+        The loop runs by session rather than by topic, so that the cost is in proportion to the routes.
         """
         self.routes.rules += 1
-        for topic in array("I", self._engine.topics()):
-            self._engine.routes_clear(topic)
-        for shared_filter, group in self._groups.items():
-            at_once(self._route_group(group, shared_filter))
-            self._purge(group)
-        for session in sessions:
+        every = list(sessions)
+        # steps under way end now, and have made or removed a part of their routes
+        if changed is None or self.routes.under_way or 2 * len(changed) > len(every):
+            changed = every
+            for topic in array("I", self._engine.topics()):
+                self._engine.routes_clear(topic)
+        else:
+            for session in changed:
+                self._drop_routes(session)
+        for session in changed:
             for topic_filter, options in session.subscriptions.items():
                 if not is_share(topic_filter):
                     at_once(self._add(session, topic_filter, options, only_adds=True))
-            self._purge(session)
+        for shared_filter, group in self._groups.items():
+            at_once(self._route_group(group, shared_filter))
+        # all: messages of a subscription that has ended may wait too
+        self.purge(every)
         self._journal.acl_changed()
+
+    def _drop_routes(self, session: Session) -> None:
+        for topic_filter in session.subscriptions:
+            if not is_share(topic_filter):
+                for topics in self.routes.pieces(topic_filter, few=False):
+                    self._engine.routes_drop(topics, session.handle, 0)
 
     def purge(self, sessions: Iterable[Session]) -> None:
         """Purge waiting messages that their session or group may not receive."""

@@ -6,7 +6,7 @@ yields, so that its topics cannot be forgotten in between.
 
 Invariants: the session's own filters do not change while one of its steps runs (edge.broker.deferred runs the
 work of a session in order). Steps end when the session has ended. They also end when rules have changed:
-Router.acl_changed() has made all routes then.
+Router.acl_changed() makes all routes then, because `under_way` is not 0.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class SessionRoutes:
         # the filters that a session may receive of a filter, if known for many topics at once
         self.allowed_filters: Callable[[Session, str], AllowedFilters | None] | None = None
         self.rules = 0  # number of changes of the rules
+        self.under_way = 0  # number of add_routes() and recompute_routes() that have begun and not ended
         self._engine = engine
         self._counters = counters_of(engine)
 
@@ -106,6 +107,16 @@ class SessionRoutes:
 
     def add_routes(self, session: Session, topic_filter: str, options: int) -> Steps[None]:
         """Add the routes of a subscription that changes no other route of the session; see Router._add()."""
+        yield from self._counted(self._adding(session, topic_filter, options))
+
+    def _counted(self, steps: Steps[None]) -> Steps[None]:
+        self.under_way += 1
+        try:
+            yield from steps
+        finally:
+            self.under_way -= 1
+
+    def _adding(self, session: Session, topic_filter: str, options: int) -> Steps[None]:
         rules = self.rules
         for allowed_filter in self.allowed_filters_of(session, topic_filter).filters:
             for topics in self.pieces(allowed_filter, few=False):
@@ -116,6 +127,9 @@ class SessionRoutes:
 
     def recompute_routes(self, session: Session, topic_filter: str, matching: Matching) -> Steps[None]:
         """Recompute the routes of the topics that a filter matches, from all filters of the session."""
+        yield from self._counted(self._recomputing(session, topic_filter, matching))
+
+    def _recomputing(self, session: Session, topic_filter: str, matching: Matching) -> Steps[None]:
         rules, allowed = self.rules, self.allowed_filters_of(session, topic_filter)
         for allowed_filter in allowed.filters:
             few = self.walked(allowed_filter, MANY)

@@ -126,12 +126,20 @@ class RouterMachine(RuleBasedStateMachine):
             self.router.forget(client.session)
             self.bench.broker.sessions.close(client.session)
 
-    @rule(denied=st.sets(st.tuples(NAMES, TOPICS), max_size=6), on=st.booleans(), reach=st.integers(0, 2))
-    def change_rules(self, denied: set[tuple[str, str]], on: bool, reach: int) -> None:
-        self.denied = denied if on else set()
+    @rule(
+        denied=st.sets(st.tuples(NAMES, TOPICS), max_size=6),
+        on=st.booleans(),
+        reach=st.integers(0, 2),
+        few=st.booleans(),
+    )
+    def change_rules(self, denied: set[tuple[str, str]], on: bool, reach: int, few: bool) -> None:
+        before, self.denied = self.denied, denied if on else set()
+        names = {name for name, _ in before ^ self.denied}
+        changed = [client.session for name, client in self.clients.items() if name in names]
         self.router.may_receive = self.may_receive if on else None
         self.router.routes.allowed_filters = (None, self.reach, self.narrow_reach)[reach]
-        self.router.acl_changed(client.session for client in self.clients.values())
+        every = (client.session for client in self.clients.values())
+        self.router.acl_changed(every, changed if few else None)
 
     def may_receive(self, session: Session, topic: str) -> bool:
         return (session.client_id, topic) not in self.denied
