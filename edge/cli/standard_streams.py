@@ -1,10 +1,15 @@
-"""Standard streams of the command `brim`: all three are open, and accept every character."""
+"""Standard streams of the command `brim`: all three are open, and accept every character.
+
+Standard error accepts every message, also if its disk is full or its reader has ended: the exit status of a
+verb does not depend on it.
+"""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
+from typing import Any
 
 
 def prepare_streams() -> None:
@@ -19,6 +24,20 @@ def prepare_streams() -> None:
         if not sys.stdout.isatty():  # a program reads it, which expects JSON in UTF-8
             sys.stdout.reconfigure(encoding="utf-8")
         sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
+        buffer, encoding = io.BufferedWriter(_LossyFile(2, "w", closefd=False)), sys.stderr.encoding
+        sys.stderr = io.TextIOWrapper(buffer, encoding, "backslashreplace", line_buffering=True)
+
+
+class _LossyFile(io.FileIO):
+    """File that loses what cannot be written."""
+
+    def write(self, data: Any, /) -> int:
+        """Write the data. Returns the number of bytes that are written or lost."""
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
 
 
 def _null_device(number: int) -> io.TextIOWrapper:

@@ -59,6 +59,16 @@ def test_a_reader_that_has_ended_is_no_error(words: str) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("error", ["2> /dev/full", "2> >(:)", "2>&-"])
+@pytest.mark.parametrize(
+    ("words", "status"), [("status --runtime-dir /nowhere", 3), ("status --wrong", 2), ("sub -p 1 t", 3)]
+)
+def test_a_message_that_cannot_be_written_does_not_change_the_exit_status(
+    words: str, status: int, error: str
+) -> None:
+    assert shell(f"{BRIM} {words} {error}").returncode == status
+
+
 def test_a_character_that_the_encoding_does_not_have_is_printed_nevertheless() -> None:
     done = shell(f"PYTHONIOENCODING=ascii {BRIM} explain CannotConnect")
     assert (done.returncode, done.stderr) == (0, "")
