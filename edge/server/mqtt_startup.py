@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from edge.engine.engine import engine_of, limits_of, set_limits
 from edge.errors import DirectoryBusy, EdgeError
 from edge.local.producers import ProducerRing, Producers
 from edge.local.zmq_listener import ZmqListener
+from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.recovery.retained_store import RetainedStore, in_order, retained_in
 from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
@@ -66,7 +67,7 @@ log = logging.getLogger(__name__)
 BACKUP_WAIT_MAX_S = 10.0  # a signal to stop waits so long, too
 BACKUP_POLL_S = 0.1
 
-SHOW_S, SHOW_LOOK_S = 5.0, 0.005
+LOG_WAIT_MAX_S, LOG_LOOK_S = 5.0, 0.005
 
 
 class MqttServer:
@@ -95,6 +96,7 @@ class MqttServer:
         self._state: StateFiles | None = None  # None: sessions end with the broker
         self._installation: Installation
         self._on_log_state: list[Callable[[], object]] = []  # called on the MQTT thread
+        self._may_log = LogThrottle()
 
     def start(self) -> None:
         """Start every part; the last one serves clients. After an error the caller closes `down`."""
@@ -117,7 +119,7 @@ class MqttServer:
         self._bind(streams)
         self._bind_local()
         self._start_log(streams)
-        self._wait_for_durable_rings(streams)
+        self._wait_for_visible(streams)
         self._restore_retained(streams)
         self._follow_durability(streams)
         self.producers = self._open_producers(epochs)
@@ -290,6 +292,7 @@ class MqttServer:
             partitions: dict[str, PartitionLike] = {entry.name: entry for entry in streams.all()}
             if self.delayed is not None:
                 partitions[self.delayed.name] = self.delayed
+            self.listener.broker.journal.records_synced = self._records_synced
             self._state.restore(self.listener.broker, partitions, self.past)
 
     def _open_delayed(self, epochs: Epochs) -> DelayedPartition | None:
@@ -379,29 +382,29 @@ class MqttServer:
         self.stop_on_thread(self.logs.stop)
         self.logs.start(rings, self.listener.wake, self.listener.wake_descriptor, journal)
 
-    def _wait_for_durable_rings(self, streams: Streams) -> None:
-        """Wait until the log has synced the records of the last run, of rings with visible = "durable" and of
-        durability `disk`.
+    def _wait_for_visible(self, streams: Streams) -> None:
+        """Wait until the log has the records of the last run, of rings with visible = "durable".
 
-        A failing disk ends the wait. Records that the log lacks become visible when it has them, except
-        retained messages, which are restored once. The first snapshot of the sessions has the identifiers of
-        received QoS 2 messages: if it were on the disk before their records, a power cut in between would
-        lose them, because their repetitions are not stored.
+        Records that the log lacks become visible when it has them, except retained messages, which are
+        restored once.
         """
-        rings = [
-            entry.ring
-            for entry in streams.all()
-            if entry.visible == "durable" or entry.durability is Durability.DISK
-        ]
-        deadline = time.monotonic() + SHOW_S
-        while left := [ring.name for ring in rings if _lags(ring)]:
+        self._wait_for_logs(_ends_of(entry.ring for entry in streams.all() if entry.visible == "durable"))
+
+    def _records_synced(self) -> Callable[[], None]:
+        """Note the records that rings of durability `disk` have now. The result waits for their logs."""
+        rings = (entry.ring for entry in self.streams.all() if entry.durability is Durability.DISK)
+        return partial(self._wait_for_logs, _ends_of(rings))
+
+    def _wait_for_logs(self, ends: Mapping[Ring, int]) -> None:
+        """Wait until the logs have the records below these positions. A failing disk ends the wait."""
+        deadline = time.monotonic() + LOG_WAIT_MAX_S
+        while left := [ring.name for ring, end in ends.items() if _lags(ring, end)]:
             if time.monotonic() > deadline or (self.logs and any(map(self.logs.failure_of, left))):
-                text = (
-                    "records of the last run not synced, a power cut now may lose messages; check the disk %s"
-                )
-                log.warning(text, pairs(rings=left))
+                if self._may_log():
+                    text = "records not synced, a power cut now may lose messages; check the disk %s"
+                    log.warning(text, pairs(rings=left))
                 return
-            time.sleep(SHOW_LOOK_S)
+            time.sleep(LOG_LOOK_S)
 
     def _open_producers(self, epochs: Epochs) -> Producers:
         """Open producer rings. They are closed after their last reader, the log."""
@@ -497,10 +500,13 @@ def _locked_after_backup(directory: Path) -> DirectoryLock:
         time.sleep(BACKUP_POLL_S)
 
 
-def _lags(ring: Ring) -> bool:
-    """True if the log lacks some records of the ring."""
-    extremes = ring.extremes()
-    return extremes.durable_position < extremes.end_position
+def _ends_of(rings: Iterable[Ring]) -> dict[Ring, int]:
+    return {ring: ring.extremes().end_position for ring in rings}
+
+
+def _lags(ring: Ring, end_position: int) -> bool:
+    """True if the log lacks records of the ring below this position."""
+    return ring.extremes().durable_position < end_position
 
 
 def _metrics_access(settings: Metrics) -> tuple[TokenFile | None, ssl.SSLContext | None]:

@@ -120,6 +120,11 @@ class SessionJournal:
         self.ack_failure = ""
         # Called with the offset before which the journal is no longer needed.
         self.on_snapshot: Callable[[int], object] = lambda offset: None
+        # Called on the broker's thread for each snapshot. The result waits on any thread until the logs have
+        # the records of the call. A snapshot has identifiers of received QoS 2 messages without positions. If
+        # it were on the disk first, a power cut in between would lose the messages: their repetitions are not
+        # stored.
+        self.records_synced: Callable[[], Callable[[], object]] = lambda: lambda: None
         self.rings: dict[int, tuple[str, int]] = {}  # every ring of the engine: name and epoch
         self._unnamed: list[int] = []  # rings that no record describes yet
         self._has_kept = False  # True if some session is kept, or was
@@ -461,6 +466,8 @@ class SessionJournal:
         assert self._target is not None
         try:
             for path, sync in files:
+                if sync:
+                    snapshot.await_records()
                 origin = Origin(self._target.ring.epoch, position, self._wall_ns())
                 self.snapshot_bytes = self._written(path, origin, snapshot, sync=sync)
         except OSError as error:
@@ -511,6 +518,7 @@ class SessionJournal:
             groups,
             connected + waiting,
             list(self._sections()),
+            self.records_synced(),
         )
 
     def _sections(self) -> Iterator[bytes]:

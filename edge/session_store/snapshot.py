@@ -10,7 +10,7 @@ Invariant: a snapshot may be read again, with the same result, on any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -58,6 +58,7 @@ class Snapshot(NamedTuple):
     groups: list[GroupOpened]
     wills: list[KeptWill]
     sections: list[bytes]  # of the hot path
+    await_records: Callable[[], object]  # must be called before the snapshot is on the disk
 
     def frames(self) -> Iterator[Frame]:
         """Frames of the snapshot file."""

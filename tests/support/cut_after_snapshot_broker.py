@@ -1,7 +1,7 @@
 """A broker whose streams get no further into their log, once the file that HOLD names exists.
 
-If the file exists at the start, the log continues when the start looks whether it lacks records.  The start
-ends as by a power cut, after its snapshot of the sessions.
+The log continues when somebody looks whether it lacks records.  While the file exists, the process ends as by
+a power cut after it has written a snapshot of the sessions: the first one, or a later one.
 """
 
 import os
@@ -10,22 +10,20 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from edge.broker.dispatcher import Broker
 from edge.cli import main
 from edge.log import log_set
 from edge.recovery.state_files import SESSIONS_RING
 from edge.server import mqtt_startup
-from edge.session_store.journal_writer import JournalTarget
+from edge.session_store import journal_writer, snapshot_file
 from persistence.files import Buffer
 from ringbuf import Ring
 from tests.support.called_disk import CalledFiles
 
 HOLD = Path(os.environ.get("HOLD", ""))
-IS_CUT = HOLD.is_file()
-
 recovered, awaited = threading.Event(), threading.Event()
-start, lags, keep = log_set.LogSet.start, mqtt_startup._lags, Broker.keep
+start, lags, write = log_set.LogSet.start, mqtt_startup._lags, snapshot_file.write_snapshot
 
 
 class Files(CalledFiles):
@@ -39,7 +37,7 @@ class Files(CalledFiles):
         super().makedirs(path)
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Write when the start waits for it, if the log is held."""
+        """Write when the broker waits for it, if the log is held."""
         if self.directory.name != SESSIONS_RING and recovered.is_set() and HOLD.is_file():
             awaited.wait()
         return super().pwritev(handle, buffers, position)
@@ -51,22 +49,23 @@ def start_held(self: log_set.LogSet, *arguments: object) -> None:
     start(self, *arguments)  # type: ignore[arg-type]
 
 
-def look(ring: Ring) -> bool:
-    """Let the log continue if the start may wait for it."""
+def look(ring: Ring, end_position: int) -> bool:
+    """Let the log continue."""
     awaited.set()
-    return lags(ring)
+    return lags(ring, end_position)
 
 
-def keep_and_cut(self: Broker, place: JournalTarget) -> None:
+def write_and_cut(*arguments: Any, **options: Any) -> int:
     """Write the snapshot; then end the process."""
-    keep(self, place)
-    if IS_CUT:
+    size = write(*arguments, **options)
+    if HOLD.is_file():
         os.kill(os.getpid(), signal.SIGKILL)
+    return size
 
 
 if __name__ == "__main__":
     vars(log_set)["OsFiles"] = Files
     log_set.LogSet.start = start_held  # type: ignore[method-assign, assignment]
     vars(mqtt_startup)["_lags"] = look
-    Broker.keep = keep_and_cut  # type: ignore[method-assign]
+    vars(journal_writer)["write_snapshot"] = write_and_cut
     sys.exit(main())

@@ -66,14 +66,9 @@ def test_a_power_cut_before_the_first_snapshot_of_a_start_loses_no_session(tmp_p
         assert bytes(message.payload) == b"kept"
 
 
-@pytest.mark.parametrize("module", [JOURNAL_HELD, STREAMS_HELD])
-def test_a_power_cut_during_the_start_after_a_kill_neither_doubles_nor_loses_a_message_of_qos_2(
-    tmp_path: Path, module: str
-) -> None:
-    held, environment = tmp_path / "held", {"HOLD": str(tmp_path / "held")}
-    broker = BrimProcess(tmp_path / "run", tmp_path, STREAM, bridge=False, module=module)
+def publish_held(broker: BrimProcess, held: Path) -> Publish:
+    """Publish a QoS 2 message, and another one whose record or entry is only in memory. Returns that one."""
     message = Publish("plant/1", b"once", qos=2, packet_id=1)
-    broker.start(**environment)
     with away(broker.port) as client:
         client.send(Subscribe(1, (Subscription("plant/#", 2),)))
         client.receive()
@@ -87,14 +82,11 @@ def test_a_power_cut_during_the_start_after_a_kill_neither_doubles_nor_loses_a_m
         client.send(message)
         assert observer.publish().payload == b"before"
         assert observer.publish().payload == b"once"  # so it is in the ring
-    broker.kill()
+    return message
 
-    with ModuleChild(module, "run", "--config", broker.config, environment=environment) as start:
-        status, _, log = start.wait()
-    assert status == -signal.SIGKILL, log
-    cut_power(broker)
-    held.unlink()
 
+def payloads_after_repetition(broker: BrimProcess, message: Publish) -> list[bytes]:
+    """Payloads that the kept session gets, after the sender has repeated the message and sent another one."""
     with broker, away(broker.port) as client, sender(broker.port) as repeating:
         assert client.session_present
         assert repeating.session_present
@@ -104,4 +96,34 @@ def test_a_power_cut_during_the_start_after_a_kill_neither_doubles_nor_loses_a_m
         received = [bytes(client.publish().payload)]
         while received[-1] != b"end":
             received.append(bytes(client.publish().payload))
-    assert received == [b"before", b"once", b"end"]
+    return received
+
+
+@pytest.mark.parametrize("module", [JOURNAL_HELD, STREAMS_HELD])
+def test_a_power_cut_during_the_start_after_a_kill_neither_doubles_nor_loses_a_message_of_qos_2(
+    tmp_path: Path, module: str
+) -> None:
+    held, environment = tmp_path / "held", {"HOLD": str(tmp_path / "held")}
+    broker = BrimProcess(tmp_path / "run", tmp_path, STREAM, bridge=False, module=module)
+    broker.start(**environment)
+    message = publish_held(broker, held)
+    broker.kill()
+    with ModuleChild(module, "run", "--config", broker.config, environment=environment) as start:
+        status, _, log = start.wait()
+    assert status == -signal.SIGKILL, log
+    cut_power(broker)
+    held.unlink()
+    assert payloads_after_repetition(broker, message) == [b"before", b"once", b"end"]
+
+
+def test_a_power_cut_after_a_later_snapshot_loses_no_message_of_qos_2(tmp_path: Path) -> None:
+    """A backup lets the broker write a snapshot."""
+    held = tmp_path / "held"
+    broker = BrimProcess(tmp_path / "run", tmp_path, STREAM, bridge=False, module=STREAMS_HELD)
+    broker.start(HOLD=str(held))
+    message = publish_held(broker, held)
+    with ModuleChild("edge", "backup", tmp_path / "backup", "--config", broker.config) as backup:
+        backup.wait()
+    cut_power(broker)
+    held.unlink()
+    assert payloads_after_repetition(broker, message) == [b"before", b"once", b"end"]
