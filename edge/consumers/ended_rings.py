@@ -39,12 +39,16 @@ class EndedRing(RingSource):
         self._gap = ((0, 0), 0)
 
     @classmethod
-    def of_file(cls, path: Path, ring: Ring, log: ReadableLog | None) -> EndedRing:
-        """Source of the ring file at `path`, which is open as `ring` now, and of the log."""
+    def of_file(cls, path: Path, ring: Ring, log: ReadableLog | None, log_end: tuple[int, int]) -> EndedRing:
+        """Source of the ring file at `path`, which is open as `ring` now, and of the log.
+
+        The log may have later records, up to `log_end` (epoch, offset): the file may be an older copy.
+        """
         from persistence.read.log_reader import Epoch  # imports the log
 
         extremes = ring.extremes()
-        last = Epoch(ring.epoch, extremes.oldest_offset, extremes.end_offset)
+        _, end_offset = max((ring.epoch, extremes.end_offset), log_end)
+        last = Epoch(ring.epoch, extremes.oldest_offset, end_offset)
         return cls(ring.name, EndedRingFile(path, last, log), last)
 
     @classmethod
@@ -81,7 +85,7 @@ class EndedRing(RingSource):
 
 
 class EndedRingFile:
-    """Records of a ring file without a writer, which has the epoch `last`, and of the log."""
+    """Records of a ring file without a writer, and of the log: `last` is the last epoch, of both."""
 
     def __init__(self, path: Path, last: Epoch, log: ReadableLog | None) -> None:
         self._path, self._last, self._log = path, last, log
@@ -90,12 +94,8 @@ class EndedRingFile:
         """See ReadableLog."""
 
         def copied(reader: Reader) -> list[Range]:
-            try:
+            with suppress(OffsetGone):  # the cursor is at the nearest offset
                 reader.seek(offset)
-            except OffsetGone as error:
-                if error.nearest < offset:
-                    return []
-                reader.seek(error.nearest)
             return [replace(part, view=memoryview(bytes(part.view))) for part in reader.ranges(limit_bytes)]
 
         in_file: list[Range] = self._in_file(epoch, copied, list[Range]())
@@ -108,25 +108,25 @@ class EndedRingFile:
         """See ReadableLog."""
         epochs, last = self._logged(ring_name), self._last
         if epochs and epochs[-1].epoch == last.epoch:
-            logged = epochs.pop()
-            first = min(logged.first_offset, last.first_offset)
-            last = last._replace(first_offset=first, end_offset=max(logged.end_offset, last.end_offset))
+            last = last._replace(first_offset=min(epochs.pop().first_offset, last.first_offset))
         return [*epochs, last]
 
     def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
         """See ReadableLog."""
+        if self._log is not None and epoch != self._last.epoch:
+            return self._log.seek_time(ring_name, epoch, timestamp_ns)
 
         def sought(reader: Reader) -> int:
             reader.seek_time(timestamp_ns)
-            return reader.offset
+            return min((part.offset for part in reader.ranges(1)), default=self._last.end_offset)
 
-        end = self._last.end_offset
+        in_file = self._in_file(epoch, sought, self._last.end_offset)
         for logged in self._logged(ring_name):
             if logged.epoch == epoch and self._log is not None:
-                end = self._log.seek_time(ring_name, epoch, timestamp_ns)
-                if end < logged.end_offset:
-                    return end
-        return self._in_file(epoch, sought, end)
+                in_log = self._log.seek_time(ring_name, epoch, timestamp_ns)
+                if in_log < logged.end_offset:
+                    return min(in_file, in_log)
+        return in_file
 
     def _logged(self, ring_name: str) -> list[Epoch]:
         return self._log.epochs(ring_name) if self._log is not None else []

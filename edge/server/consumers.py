@@ -106,7 +106,7 @@ def _ended_ring(path: Path, logs: LogSet | None) -> RingSource | None:
     try:
         with attached_to_read(path, log_end) as ring:
             if ring.name == path.name:  # otherwise a copy of another ring
-                return EndedRing.of_file(path, ring, reader)
+                return EndedRing.of_file(path, ring, reader, log_end)
     except FileNotFoundError:
         pass
     except (RingError, OSError) as error:

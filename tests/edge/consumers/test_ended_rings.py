@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 import brim
 from brim import Letter, consumer, publish
-from ringbuf import Ring
+from edge.consumers.ended_rings import EndedRing
+from edge.consumers.start_place import oldest_in
+from ringbuf import Range, Ring
+from ringbuf.ring import ring_file
 from tests.support.brim_process import BrimProcess
+from tests.support.logs import Written
 
 SUFFIXES = (".ring", ".cursors")
 BODIES = [b"%d" % number for number in range(60)]
@@ -112,9 +117,12 @@ def test_partitions_that_are_gone_take_no_descriptors_which_clients_may_have(sce
 
 def test_rings_that_cannot_be_served_cost_no_start_and_no_other_record(scene: Scene) -> None:
     with scene.broker(6, "process"):
-        scene.publish(0, 40)
-    copied, damaged, *whole = sorted(scene.runtime_dir.glob("some-[1-5].ring"))
-    shutil.copy(whole[0], copied)
+        scene.publish(0, 20)
+        for file in scene.runtime_dir.glob("some-*.ring"):
+            shutil.copy(file, scene.directory)
+        scene.publish(20, 40)
+    damaged, *whole, copied = sorted(scene.runtime_dir.glob("some-[1-5].ring"))  # those with records
+    shutil.copy(scene.directory / whole[0].name, copied)
     Ring.create(scene.runtime_dir / "gone-0", capacity_bytes=1 << 16, epoch=1).close()  # no stream has it
     os.truncate(damaged, 4096)
     with scene.broker(1, "process") as broker:
@@ -133,3 +141,101 @@ def test_groups_get_the_records_of_a_log_that_the_stream_no_longer_has(scene: Sc
     with scene.broker(1, "process"):
         scene.publish(40, 60)
         assert scene.received("known", 40) == Counter(BODIES[20:])
+
+
+EPOCH = 7
+RECORDS = 100  # more than the ring file has room for
+
+
+class History:
+    """Ring file with the last records of an epoch, a copy of it with the first ones, and a log with any."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path, self.older = directory / "some-0", directory / "older" / "some-0"
+        self.older.parent.mkdir()
+        self.records: list[Range] = []
+        with Ring.create(self.path, capacity_bytes=1 << 16, epoch=EPOCH) as ring:
+            writer, reader = ring.writer(), ring.reader()
+            for number in range(RECORDS):
+                if number == 40:
+                    for suffix in SUFFIXES:
+                        shutil.copy(self.path.with_suffix(suffix), self.older.with_suffix(suffix))
+                assert writer.publish(b"%1000d" % number) is not None
+                (record,) = reader.ranges(1 << 16)
+                self.records.append(replace(record, view=memoryview(bytes(record.view))))
+
+    def log(self, parts: list[range]) -> Written:
+        """Log with an earlier epoch of five records, and these offsets of the ring's epoch."""
+        written = Written.empty()
+        written.add("some-0", EPOCH - 1, [b""] * 5, first=200)
+        for part in parts:
+            written.log.join("some-0", EPOCH, part.start)
+            written.log.append(written.log._ids["some-0"], [self.records[offset] for offset in part])
+        written.sync()
+        return written
+
+
+def places_read(source: EndedRing) -> list[tuple[int, int]]:
+    """Epoch and offset of each record, read from the oldest one on as groups and readers do."""
+    places: list[tuple[int, int]] = []
+    epoch, offset = oldest_in(source)
+    while epoch != source.epoch or source.read(offset, 5000) is not None:
+        if (records := source.read_log(epoch, offset, 5000)) is not None:
+            assert records.offset >= offset
+            places += [(records.epoch, number) for number in range(records.offset, records.end)]
+            offset = records.end
+        elif (following := source.next_epoch(epoch)) is not None:
+            epoch, offset = following.epoch, following.first_offset
+        else:
+            break
+    return places
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [range(100)],
+        [range(80)],
+        [range(20)],
+        [range(20, 50)],
+        [range(60, 100)],
+        [range(20), range(95, 100)],
+        [range(0)],
+    ],
+)
+def test_each_record_of_a_ring_file_and_a_log_is_read_once_and_found_by_its_time(
+    parts: list[range], older: bool, tmp_path: Path
+) -> None:
+    history, end = History(tmp_path), parts[-1].stop
+    log = history.log(parts).log.reader
+    path = history.older if older else history.path
+    with Ring.attach(path) as ring:
+        oldest, ring_end = ring.extremes().oldest_offset, ring.extremes().end_offset
+        source = EndedRing.of_file(path, ring, log, (EPOCH, end))
+    assert (oldest > 20, ring_end) == (not older, 40 if older else RECORDS)
+    there = sorted({*range(oldest, ring_end)}.union(*parts))
+    assert places_read(source) == [(EPOCH - 1, n) for n in range(200, 205)] + [(EPOCH, n) for n in there]
+    assert source.seek_time(0) == (EPOCH - 1, 200)
+    times = {offset: history.records[offset].first_timestamp_ns for offset in there}
+    for record in history.records:
+        time_ns = record.first_timestamp_ns
+        found = min((offset for offset in there if times[offset] >= time_ns), default=source.ends()[1])
+        assert source.seek_time(time_ns) == (EPOCH, found)
+    assert source.seek_time(time_ns + 1) == (EPOCH, source.ends()[1])
+    assert source.ends()[1] == max(ring_end, end)
+
+
+def test_a_ring_file_that_another_epoch_has_replaced_is_read_no_longer(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    with Ring.attach(history.path) as ring:
+        source = EndedRing.of_file(history.path, ring, None, (0, 0))
+    assert source.log.read("some-0", EPOCH, 99, 5000)[0].offset == 99
+    assert not source.log.read("some-0", EPOCH + 1, 99, 5000)
+    ring_file(history.path).unlink()
+    assert source.seek_time(0) == (EPOCH, RECORDS)
+    assert not source.log.read("some-0", EPOCH, 0, 5000)
+    with Ring.create(history.path, capacity_bytes=1 << 16, epoch=EPOCH + 1) as ring:
+        ring.writer().publish(b"other")
+        assert not source.log.read("some-0", EPOCH, 0, 5000)
+        assert not source.log.read("some-0", EPOCH + 1, 0, 5000)
