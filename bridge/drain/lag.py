@@ -91,9 +91,8 @@ class LagMeter:
 
     def _first_cursor(self, source: PartitionSource) -> Cursor | None:
         """The cursor with which a partition begins; the sink has never been reached."""
-        partitions = self._drain.partitions
         try:
-            return partitions.first_cursor(source) if partitions.settings.start == "oldest" else None
+            return self._drain.partitions.first_cursor(source)
         except (BridgeError, LogError, RingError, OSError):
             return None  # the drain reports it
 

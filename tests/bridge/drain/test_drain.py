@@ -158,6 +158,9 @@ def test_a_bridge_that_begins_with_the_latest_declares_what_it_passed_over(
     with ring(runtime_directory) as made:
         publish(made, 30)
         with drain(settings(runtime_directory, tmp_path, start="latest")) as drained:
+            drained.scan_if_due()
+            (lag,) = LagMeter(drained).lags()  # the sink has never been reached
+            assert (lag.epoch, lag.next_offset, lag.lag_records) == (EPOCH, 30, 0)
             run_dry(drained)
             publish(made, 10)
             run_dry(drained)

@@ -34,6 +34,19 @@ def reported(drained: SteppedDrain) -> tuple[dict[str, int], EarlierRanges, int]
     return dict(row.losses.lost_by), row.losses.lost, row.undeclared_records
 
 
+def test_a_loss_before_the_sink_was_reached_is_reported_at_each_measurement(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with ring(runtime_directory) as made, drain(settings(runtime_directory, tmp_path)) as drained:
+        publish(made, 5000)
+        drained.scan_if_due()
+        meter, oldest = LagMeter(drained), made.extremes().oldest_offset
+        for _ in range(2):  # the second time between two searches
+            (lag,) = meter.lags()
+            assert lag.lag_records == 5000 - oldest
+            assert [(gone.first, gone.last) for gone in meter.gone.values()] == [(0, oldest - 1)]
+
+
 def test_a_loss_is_counted_once_however_often_the_bridge_is_killed(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
