@@ -41,10 +41,6 @@ class _LossyFile(io.FileIO):
 
 
 def _null_device(number: int) -> io.TextIOWrapper:
-    """Text stream of this descriptor, which child processes inherit."""
-    opened = os.open(os.devnull, os.O_RDWR)
-    if opened != number:
-        os.dup2(opened, number)
-        os.close(opened)
-    os.set_inheritable(number, True)
+    """Text stream of this descriptor, the lowest one that is free; child processes inherit it."""
+    os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     return open(number, "w" if number else "r", encoding="utf-8", errors="backslashreplace")
