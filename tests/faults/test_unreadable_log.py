@@ -10,6 +10,9 @@ import pytest
 
 from bridge.errors import SourceError
 from bridge.source.partition_source import RingName
+from edge.cli.exit_status import Exit
+from edge.cli.log_options import status_of
+from edge.log import offline_reader
 from edge.log.log_place import LogPlace
 from edge.log.offline_reader import LogView, ScanPosition
 from edge.log.surviving_log import FILES_MAX, PATIENCE_S, SurvivingLog
@@ -202,6 +205,27 @@ def test_one_topic_is_read_from_the_rest_and_the_file_is_named(tmp_path: Path) -
     assert [place for place, _ in view.damage()] == [str(path)]
 
 
+def test_damage_is_reported_if_no_record_is_missing_and_a_bounded_number_of_gaps_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(offline_reader, "GAPS_MAX", 1)
+    kept(tmp_path)
+    paths = sorted(tmp_path.glob("*.log"))[1:4:2]
+    hit = sorted(offset for path in paths for offset in offsets_in(path))
+    for path in paths:
+        path.unlink()
+        path.mkdir()
+    view = LogView(tmp_path)
+    every = ScanPosition(view, view.rings(), LogPlace(), LogPlace())
+    assert len(list(every.records())) == RECORDS - len(hit)
+    assert (every.missing, every.gaps) == (len(hit), [("a-0", EPOCH, hit[0], hit[1])])
+    last = ScanPosition(view, view.rings(), LogPlace(offset=hit[-1] + 1), LogPlace())
+    assert len(list(last.records())) == RECORDS - hit[-1] - 1
+    assert (last.missing, status_of(view, last, "replay")) == (0, Exit.INCOMPLETE)
+    error = capsys.readouterr().err
+    assert (all(str(path) in error for path in paths), "records were missing" in error) == (True, False)
+
+
 def surviving(reader: LogReader, patience_s: float, now: Callable[[], float]) -> SurvivingLog:
     past, salvaging = MergedReader(lambda _: [reader]), MergedReader(lambda _: [reader.salvaging()])
     return SurvivingLog(past, salvaging, patience_s, now)
@@ -216,6 +240,7 @@ def test_a_start_reads_past_a_file_and_clients_do_so_after_some_time(tmp_path: P
     at_start = surviving(reader, 0.0, lambda: 0.0)
     assert [run.offset for run in at_start.read("a-0", EPOCH, min(hit), 1)] == [max(hit) + 1]
     assert at_start.epochs("a-0") == [(EPOCH, 0, RECORDS)]
+    assert at_start.seek_time("a-0", EPOCH, 1 << 62) == RECORDS
     (before,) = at_start.read("a-0", EPOCH, min(hit) - 1, 1)
     after = at_start.read_at("a-0", EPOCH, before.position + len(before.view), 1)
     assert [run.offset for run in after] == [max(hit) + 1]
@@ -242,6 +267,9 @@ def test_what_was_left_out_is_read_again_before_clients_would_do_without_it_once
     now_s += PATIENCE_S
     assert all_offsets(reader.salvaging()) == list(range(RECORDS))
     assert reader.salvaging() is reader.salvaging()
+    path.unlink()
+    reader.refresh()
+    assert reader.salvaging().bases() == reader.bases()
 
 
 def test_a_lack_of_descriptors_is_never_hidden() -> None:

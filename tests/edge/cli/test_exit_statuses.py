@@ -110,8 +110,11 @@ def test_a_verb_that_is_refused_ends_with_4(broker: BrimProcess, capsys: pytest.
 
 
 def test_with_json_the_errors_of_a_verb_are_json(
-    broker: BrimProcess, capsys: pytest.CaptureFixture[str]
+    broker: BrimProcess, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    plan = tmp_path / "devices.toml"
+    assert main(["sim", "--init"]) == 0
+    plan.write_text(capsys.readouterr().out)
     here, there = ["--runtime-dir", str(broker.runtime_dir)], ["--port", str(broker.port)]
     wrong = {
         ("retained", "get", "open/none", *here): Exit.INCOMPLETE,
@@ -119,6 +122,7 @@ def test_with_json_the_errors_of_a_verb_are_json(
         ("request", "a", "x", *there): Exit.REFUSED,
         ("reply", "a", "x", *there): Exit.REFUSED,
         ("sub", "a", "--shm", "--runtime-dir", "/absent"): Exit.CANNOT_CONNECT,
+        ("sim", str(plan), "--cafile", "/absent"): Exit.USAGE,
     }
     for words, status in wrong.items():
         assert (words, main([*words, "--json"])) == (words, status)

@@ -268,6 +268,8 @@ def test_a_time_limit_ends_a_query_and_removes_its_files(part, tmp_path, monkeyp
     assert not list(tmp_path.glob("brim-sql-*"))
     as_json = sql(*part, "--time-limit", "100ms", "--json", ENDLESS)
     assert json.loads(as_json.stderr)["error"] == "the query took longer than 0.1 s"
+    as_text = sql(*part, "--time-limit", "100ms", "--format", "json", ENDLESS)  # the form of the result only
+    assert as_text.stderr.startswith(b"brim sql: the query took longer than 0.1 s\n")
     assert sql(*part, "--time-limit", "9" * 300, "SELECT 1").returncode == 0
 
 
