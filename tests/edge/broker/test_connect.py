@@ -289,6 +289,18 @@ def test_a_change_of_users_disconnects_those_who_are_revoked_and_makes_no_route_
         assert not ann.is_open
 
 
+def test_new_rules_disconnect_those_who_are_revoked_and_publish_their_wills() -> None:
+    passwords = Passwords()
+    with Bench(authenticator=passwords, access=Rules()) as bench:
+        ann = bench.wire()
+        ann.send(Connect("a", username="ann", password=b"secret", will=Will("ann/gone", b"w")))
+        assert ann.received() == [ConnAck(False, ReasonCode.SUCCESS)]
+        passwords.revoked = {"ann"}
+        bench.broker.acl_changed(Rules())
+        assert not ann.is_open
+        assert bench.records() == [("ann/gone", b"w")]
+
+
 def test_new_rules_hold_for_who_was_trusted_before() -> None:
     with Bench() as bench:
         client = bench.client()
