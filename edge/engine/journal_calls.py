@@ -51,6 +51,9 @@ class JournalEngine(Protocol):
     def block_log(self, ring: int, /) -> None:
         """Let the log take no further record of an own ring before it has synced the present entries."""
 
+    def unblock_logs(self) -> None:
+        """Let the logs take the records whose entries are synced. Each round of the engine does it, too."""
+
     def lowest_positions(self, first: int, records_max: int, /) -> tuple[bytes, int | None]:
         """Lowest needed positions, uint64 by ring, of about `records_max` records; continues as above."""
 

@@ -390,15 +390,22 @@ class MqttServer:
         """
         self._wait_for_logs(_ends_of(entry.ring for entry in streams.all() if entry.visible == "durable"))
 
-    def _records_synced(self) -> Callable[[], None]:
+    def _records_synced(self) -> Callable[..., None]:
         """Note the records that rings of durability `disk` have now. The result waits for their logs."""
         rings = (entry.ring for entry in self.streams.all() if entry.durability is Durability.DISK)
         return partial(self._wait_for_logs, _ends_of(rings))
 
-    def _wait_for_logs(self, ends: Mapping[Ring, int]) -> None:
-        """Wait until the logs have the records below these positions. A failing disk ends the wait."""
+    def _wait_for_logs(self, ends: Mapping[Ring, int], look: Callable[[], object] = lambda: None) -> None:
+        """Wait until the logs have the records below these positions. A failing disk ends the wait.
+
+        `look` is called before each look at the positions.
+        """
         deadline = time.monotonic() + LOG_WAIT_MAX_S
-        while left := [ring.name for ring, end in ends.items() if _lags(ring, end)]:
+        while True:
+            look()
+            left = [ring.name for ring, end in ends.items() if _lags(ring, end)]
+            if not left:
+                return
             if time.monotonic() > deadline or (self.logs and any(map(self.logs.failure_of, left))):
                 if self._may_log():
                     text = "records not synced, a power cut now may lose messages; check the disk %s"

@@ -121,10 +121,10 @@ class SessionJournal:
         # Called with the offset before which the journal is no longer needed.
         self.on_snapshot: Callable[[int], object] = lambda offset: None
         # Called on the broker's thread for each snapshot. The result waits on any thread until the logs have
-        # the records of the call. A snapshot has identifiers of received QoS 2 messages without positions. If
-        # it were on the disk first, a power cut in between would lose the messages: their repetitions are not
-        # stored.
-        self.records_synced: Callable[[], Callable[[], object]] = lambda: lambda: None
+        # the records of the call, and calls its argument, if any, again and again. A snapshot has identifiers
+        # of received QoS 2 messages without positions. If it were on the disk first, a power cut in between
+        # would lose the messages: their repetitions are not stored.
+        self.records_synced: Callable[[], Callable[..., object]] = lambda: lambda *_: None
         self.rings: dict[int, tuple[str, int]] = {}  # every ring of the engine: name and epoch
         self._unnamed: list[int] = []  # rings that no record describes yet
         self._has_kept = False  # True if some session is kept, or was
@@ -204,6 +204,7 @@ class SessionJournal:
         if self._begin_again is not None:
             self._begin_again()
         if self._target is not None:
+            self.records_synced()(self._engine.unblock_logs)  # the engine has no round meanwhile
             self.save_snapshot(at_once=True)
             self._engine.journal_close()
             self._target = None

@@ -58,7 +58,7 @@ class Snapshot(NamedTuple):
     groups: list[GroupOpened]
     wills: list[KeptWill]
     sections: list[bytes]  # of the hot path
-    await_records: Callable[[], object]  # must be called before the snapshot is on the disk
+    await_records: Callable[..., object]  # must be called before the snapshot is on the disk
 
     def frames(self) -> Iterator[Frame]:
         """Frames of the snapshot file."""

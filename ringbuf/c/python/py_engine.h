@@ -108,6 +108,7 @@ PyObject *engine_retained_changes(engine_object *self, PyObject *argument);
 PyObject *engine_add_ended_ring(engine_object *self, PyObject *argument);
 PyObject *engine_routed_position(engine_object *self, PyObject *argument);
 PyObject *engine_block_log(engine_object *self, PyObject *argument);
+PyObject *engine_unblock_logs(engine_object *self, PyObject *argument);
 PyObject *engine_lowest_positions(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_replay_begin(engine_object *self, PyObject *argument);
 PyObject *engine_replay_session(engine_object *self, args_t args, Py_ssize_t count);

@@ -165,6 +165,12 @@ PyObject *engine_block_log(engine_object *self, PyObject *object)
     Py_RETURN_NONE;
 }
 
+PyObject *engine_unblock_logs(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    mq_reap_barrier(self->engine);
+    Py_RETURN_NONE;
+}
+
 /* Lower the floor of the ring to `where`.  A copy counts at its record's position, where a restart looks
  * for it. */
 static void lower(uint64_t *lowest, uint64_t where)

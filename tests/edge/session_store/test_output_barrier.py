@@ -3,7 +3,7 @@
 The log is the test: it has synced the journal when the test says so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -240,6 +240,26 @@ def test_a_broker_that_stops_leaves_nothing_held(lives: Lives, bench: Bench) -> 
         assert not log.ranges(1 << 20)
         bench.broker.stop()
         assert log.ranges(1 << 20)
+
+
+def test_a_stop_waits_for_records_that_wait_for_the_journal(lives: Lives, bench: Bench) -> None:
+    client = kept(lives)
+    name_ring(lives, client)
+    counts = []
+    with bench.partition.ring.reader(name="log", local=True, for_log=True) as log:
+
+        def wait(look: Callable[[], object]) -> None:
+            assert lives.ring is not None
+            lives.ring.durable(lives.journal_end())
+            assert not log.ranges(1 << 20)
+            look()
+            counts.append(sum(run.count for run in log.ranges(1 << 20)))
+
+        bench.broker.journal.records_synced = lambda: wait
+        client.send(Publish("a", b"1", 2, packet_id=1))
+        log.ranges(1 << 20)
+        bench.broker.stop()
+    assert counts == [1]
 
 
 def test_at_other_levels_nobody_waits() -> None:
