@@ -495,7 +495,7 @@ static PyMethodDef engine_methods[] = {
     {"add_ended_ring", ONE(engine_add_ended_ring), "(logged) -> ring that has ended"},
     {"routed_position", ONE(engine_routed_position), "(ring) -> position: what is below was routed"},
     {"block_log", ONE(engine_block_log), "(ring): its log waits for the present journal entries"},
-    {"unblock_logs", NONE(engine_unblock_logs), "(): as far as the journal is synced"},
+    {"unblock_logs", NONE(engine_unblock_logs), "(): logs may take records whose entries are synced"},
     {"lowest_positions", FAST(engine_lowest_positions), "(first, count) -> (lowest positions, next or None)"},
     {"replay_begin", NONE(engine_replay_begin), "()"},
     {"replay_session", FAST(engine_replay_session), "(number, session)"},
