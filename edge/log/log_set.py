@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 Status = dict[str, Any]
 
 FULL = "the stream is full: retain_bytes (EDQUOT)"
-JOURNAL_WAIT_MAX_S, JOURNAL_POLL_S = 5.0, 0.001  # at a start
+WAIT_MAX_S, LOOK_S = 5.0, 0.001  # for the sync of records, of a start and of a session snapshot
 
 
 class Placing(NamedTuple):
@@ -125,8 +125,10 @@ class LogSet:
         self._on_durable = on_durable
         if journal is not None:
             self._start([(journal, True)], on_durable)
-            if journal.durability == "disk":
-                self._wait_for(journal.ring)
+            end = journal.ring.extremes().end_position
+            if journal.durability == "disk" and (lacking := self.wait({journal.ring: end})):
+                text = "journal not synced, a power cut now may double QoS 2 messages; check the disk %s"
+                log.warning(text, pairs(lacking=lacking))
         self._start(sources, on_durable)
 
     def _start(self, sources: Iterable[tuple[LoggedRing, bool]], on_durable: Callable[[], object]) -> None:
@@ -139,18 +141,24 @@ class LogSet:
             except LogError as error:
                 raise EdgeError(f"log {directory}: {error}") from error
 
-    def _wait_for(self, ring: Ring) -> None:
-        """Wait until the log has synced the present records of a ring. A failing disk ends the wait."""
-        end_position, deadline_s = ring.extremes().end_position, time.monotonic() + JOURNAL_WAIT_MAX_S
-        while ring.extremes().durable_position < end_position:
-            failure = self.failure_of(ring.name)
-            if failure or time.monotonic() > deadline_s:
-                text = (
-                    "a power cut now may double QoS 2 messages, check the disk: session journal not synced %s"
-                )
-                log.warning(text, pairs(reason=failure or "timeout"))
-                return
-            time.sleep(JOURNAL_POLL_S)
+    def wait(self, ends: Mapping[Ring, int], look: Callable[[], object] = lambda: None) -> str:
+        """Wait until the logs have the records below these positions. A failing disk ends the wait.
+
+        Returns "", or the rings whose log lacks records and the reason. `look` is called before each look at
+        the positions.
+        """
+        deadline_s = time.monotonic() + WAIT_MAX_S
+        while True:
+            look()
+            left = [ring.name for ring, end in ends.items() if _lags(ring, end)]
+            if not left:
+                return ""
+            reason = next(filter(None, map(self.failure_of, left)), "")
+            if not reason and time.monotonic() > deadline_s:
+                reason = f"not synced in {WAIT_MAX_S:.0f} s"
+            if reason:
+                return f"{', '.join(left)}: {reason}"
+            time.sleep(LOOK_S)
 
     def add_ring(self, ring: Ring, stream: Stream) -> None:
         """Log a ring of an added stream. Must be called before its first record.
@@ -391,3 +399,8 @@ def disk_rules(log: ConfigLog) -> DiskRules:
 def logged_ring(ring: Ring, stream: Stream) -> LoggedRing:
     """A ring of `stream`, with its options for the log."""
     return LoggedRing(ring, stream.durability.sync_mode, stream.sync_interval_ms, stream.synced_after_bytes)
+
+
+def _lags(ring: Ring, end_position: int) -> bool:
+    """True if the log lacks records of the ring below this position."""
+    return ring.extremes().durable_position < end_position

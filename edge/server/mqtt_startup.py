@@ -67,8 +67,6 @@ log = logging.getLogger(__name__)
 BACKUP_WAIT_MAX_S = 10.0  # a signal to stop waits so long, too
 BACKUP_POLL_S = 0.1
 
-LOG_WAIT_MAX_S, LOG_LOOK_S = 5.0, 0.005
-
 
 class MqttServer:
     """The parts for MQTT clients. `failed` is called, on any thread, if a defect ends the MQTT thread."""
@@ -396,22 +394,11 @@ class MqttServer:
         return partial(self._wait_for_logs, _ends_of(rings))
 
     def _wait_for_logs(self, ends: Mapping[Ring, int], look: Callable[[], object] = lambda: None) -> None:
-        """Wait until the logs have the records below these positions. A failing disk ends the wait.
-
-        `look` is called before each look at the positions.
-        """
-        deadline = time.monotonic() + LOG_WAIT_MAX_S
-        while True:
-            look()
-            left = [ring.name for ring, end in ends.items() if _lags(ring, end)]
-            if not left:
-                return
-            if time.monotonic() > deadline or (self.logs and any(map(self.logs.failure_of, left))):
-                if self._may_log():
-                    text = "records not synced, a power cut now may lose messages; check the disk %s"
-                    log.warning(text, pairs(rings=left))
-                return
-            time.sleep(LOG_LOOK_S)
+        """Wait until the logs have the records below these positions; see LogSet.wait()."""
+        lacking = self.logs.wait(ends, look) if self.logs is not None else ""
+        if lacking and self._may_log():
+            text = "records not synced, a power cut now may lose messages; check the disk %s"
+            log.warning(text, pairs(lacking=lacking))
 
     def _open_producers(self, epochs: Epochs) -> Producers:
         """Open producer rings. They are closed after their last reader, the log."""
@@ -509,11 +496,6 @@ def _locked_after_backup(directory: Path) -> DirectoryLock:
 
 def _ends_of(rings: Iterable[Ring]) -> dict[Ring, int]:
     return {ring: ring.extremes().end_position for ring in rings}
-
-
-def _lags(ring: Ring, end_position: int) -> bool:
-    """True if the log lacks records of the ring below this position."""
-    return ring.extremes().durable_position < end_position
 
 
 def _metrics_access(settings: Metrics) -> tuple[TokenFile | None, ssl.SSLContext | None]:

@@ -15,7 +15,6 @@ from typing import Any
 from edge.cli import main
 from edge.log import log_set
 from edge.recovery.state_files import SESSIONS_RING
-from edge.server import mqtt_startup
 from edge.session_store import journal_writer, snapshot_file
 from persistence.files import Buffer
 from ringbuf import Ring
@@ -23,7 +22,7 @@ from tests.support.called_disk import CalledFiles
 
 HOLD = Path(os.environ.get("HOLD", ""))
 recovered, awaited = threading.Event(), threading.Event()
-start, lags, write = log_set.LogSet.start, mqtt_startup._lags, snapshot_file.write_snapshot
+start, lags, write = log_set.LogSet.start, log_set._lags, snapshot_file.write_snapshot
 
 
 class Files(CalledFiles):
@@ -50,8 +49,9 @@ def start_held(self: log_set.LogSet, *arguments: object) -> None:
 
 
 def look(ring: Ring, end_position: int) -> bool:
-    """Let the log continue."""
-    awaited.set()
+    """Let the logs of streams continue."""
+    if ring.name != SESSIONS_RING:
+        awaited.set()
     return lags(ring, end_position)
 
 
@@ -66,6 +66,6 @@ def write_and_cut(*arguments: Any, **options: Any) -> int:
 if __name__ == "__main__":
     vars(log_set)["OsFiles"] = Files
     log_set.LogSet.start = start_held  # type: ignore[method-assign, assignment]
-    vars(mqtt_startup)["_lags"] = look
+    vars(log_set)["_lags"] = look
     vars(journal_writer)["write_snapshot"] = write_and_cut
     sys.exit(main())
