@@ -1,7 +1,7 @@
 """A broker whose session journal gets no further into its log, once the file that HOLD names exists.
 
-If the file exists at the start, the start ends as by a power cut: before the log of the journal takes a
-record, and after each log that was started before it has synced the records of its rings.
+If the file exists at the start, the log of the journal continues when the start looks whether it lacks
+records.  The start ends as by a power cut, after the log of a stream has synced the records of its rings.
 """
 
 import os
@@ -23,7 +23,8 @@ from tests.support.waiting import wait_until
 HOLD = Path(os.environ.get("HOLD", ""))
 IS_CUT = HOLD.is_file()
 
-run = log_set.LogSet._run
+recovered, awaited = threading.Event(), threading.Event()
+run, lags = log_set.LogSet._run, log_set._lags
 
 
 class Files(CalledFiles):
@@ -37,27 +38,31 @@ class Files(CalledFiles):
         super().makedirs(path)
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Never return if the journal is held."""
-        if self.directory.name == SESSIONS_RING and HOLD.is_file() and not IS_CUT:
-            threading.Event().wait()
+        """Write when the start waits for it, if the journal is held."""
+        if self.directory.name == SESSIONS_RING and recovered.is_set() and HOLD.is_file():
+            awaited.wait()
         return super().pwritev(handle, buffers, position)
 
 
-def run_or_cut(self: log_set.LogSet, directory: Path, thread: LogThread) -> None:
-    """Start the thread of a log; or end the process instead, if it is the log of the journal."""
-    if directory.name == SESSIONS_RING and IS_CUT:
-        rings = [each.ring for started in self._threads.values() for each in started._logged_rings]
-        wait_until(lambda: all(_is_durable(ring) for ring in rings))
-        os.kill(os.getpid(), signal.SIGKILL)
+def look(ring: Ring, end_position: int) -> bool:
+    """Let the log of the journal continue, if a start waits for it."""
+    if IS_CUT and ring.name == SESSIONS_RING:
+        awaited.set()
+    return lags(ring, end_position)
+
+
+def run_and_cut(self: log_set.LogSet, directory: Path, thread: LogThread) -> None:
+    """Start the thread of a log; then end the process, if it is the log of a stream."""
+    recovered.set()
     run(self, directory, thread)
-
-
-def _is_durable(ring: Ring) -> bool:
-    extremes = ring.extremes()
-    return extremes.durable_position >= extremes.end_position
+    if directory.name != SESSIONS_RING and IS_CUT:
+        ends = [(each.ring, each.ring.extremes().end_position) for each in thread._logged_rings]
+        wait_until(lambda: not any(lags(*end) for end in ends))
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
     vars(log_set)["OsFiles"] = Files
-    log_set.LogSet._run = run_or_cut  # type: ignore[method-assign]
+    log_set.LogSet._run = run_and_cut  # type: ignore[method-assign]
+    vars(log_set)["_lags"] = look
     sys.exit(main())
