@@ -21,8 +21,7 @@ ring_bytes = "1 MiB"
 """
 
 
-JOURNAL_HELD = "tests.support.cut_before_journal_broker"
-STREAMS_HELD = "tests.support.cut_after_snapshot_broker"
+HELD_BROKER = "tests.support.held_log_broker"
 
 
 def away(port: int) -> SocketClient:
@@ -99,16 +98,17 @@ def payloads_after_repetition(broker: BrimProcess, message: Publish) -> list[byt
     return received
 
 
-@pytest.mark.parametrize("module", [JOURNAL_HELD, STREAMS_HELD])
+@pytest.mark.parametrize("logs", ["journal", "streams"])
 def test_a_power_cut_during_the_start_after_a_kill_neither_doubles_nor_loses_a_message_of_qos_2(
-    tmp_path: Path, module: str
+    tmp_path: Path, logs: str
 ) -> None:
-    held, environment = tmp_path / "held", {"HOLD": str(tmp_path / "held")}
-    broker = BrimProcess(tmp_path / "run", tmp_path, STREAM, bridge=False, module=module)
+    held = tmp_path / "held"
+    environment = {"HOLD": str(held), "HELD": logs}
+    broker = BrimProcess(tmp_path / "run", tmp_path, STREAM, bridge=False, module=HELD_BROKER)
     broker.start(**environment)
     message = publish_held(broker, held)
     broker.kill()
-    with ModuleChild(module, "run", "--config", broker.config, environment=environment) as start:
+    with ModuleChild(HELD_BROKER, "run", "--config", broker.config, environment=environment) as start:
         status, _, log = start.wait()
     assert status == -signal.SIGKILL, log
     cut_power(broker)
@@ -119,8 +119,8 @@ def test_a_power_cut_during_the_start_after_a_kill_neither_doubles_nor_loses_a_m
 def test_a_power_cut_after_a_later_snapshot_loses_no_message_of_qos_2(tmp_path: Path) -> None:
     """A backup lets the broker write a snapshot."""
     held = tmp_path / "held"
-    broker = BrimProcess(tmp_path / "run", tmp_path, STREAM, bridge=False, module=STREAMS_HELD)
-    broker.start(HOLD=str(held))
+    broker = BrimProcess(tmp_path / "run", tmp_path, STREAM, bridge=False, module=HELD_BROKER)
+    broker.start(HOLD=str(held), HELD="streams")
     message = publish_held(broker, held)
     with ModuleChild("edge", "backup", tmp_path / "backup", "--config", broker.config) as backup:
         backup.wait()
