@@ -183,6 +183,7 @@ class Connections:
         session = self._sessions.get(client_id)
         if session is None or not self._sessions.has_expired(session, self._clock()):
             return session
+        self._sessions.expired += 1
         self.forget(session)
         return None
 
