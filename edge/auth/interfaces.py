@@ -134,7 +134,7 @@ class Surveyable(AccessList, Protocol):
         """
 
     def changed_users(self, before: object) -> frozenset[str | None] | None:
-        """Identities for which the earlier list `before` may decide otherwise; None: all, perhaps."""
+        """Identities for which the earlier list `before` may decide otherwise; None: perhaps all."""
 
 
 class AuthStep(Struct, frozen=True):

@@ -64,7 +64,7 @@ class Authorization:
         self.anonymous_may_all = access is None if self._survey is None else self._survey.anonymous_may_all
 
     def changed_users(self, before: AccessList | None) -> frozenset[str | None] | None:
-        """Identities whose rights may differ from those by `before`; None: all, perhaps."""
+        """Identities whose rights may differ from those by `before`; None: perhaps all."""
         return None if self._survey is None else self._survey.changed_users(before)
 
     def client_info_of(self, connection: int, client_id: str, username: str | None) -> ClientInfo:

@@ -384,7 +384,7 @@ class Router:
         """
         self.routes.rules += 1
         every = list(sessions)
-        # steps under way end now, and have made or removed a part of their routes
+        # steps under way end now, and leave partial routes
         if changed is None or self.routes.under_way or 2 * len(changed) > len(every):
             changed = every
             for topic in array("I", self._engine.topics()):
@@ -398,7 +398,7 @@ class Router:
                     at_once(self._add(session, topic_filter, options, only_adds=True))
         for shared_filter, group in self._groups.items():
             at_once(self._route_group(group, shared_filter))
-        # all: messages of a subscription that has ended may wait too
+        # of all sessions: messages of an ended subscription may still wait
         self.purge(every)
         self._journal.acl_changed()
 

@@ -53,7 +53,7 @@ class EndedRing(RingSource):
 
     @classmethod
     def of_log(cls, name: str, log: ReadableLog, epoch: int, end_offset: int) -> EndedRing:
-        """Source of a ring without a file, which ends there in the log."""
+        """Source of a ring that has records only in the log, up to this offset of this epoch."""
         from persistence.read.log_reader import Epoch  # imports the log
 
         return cls(name, log, Epoch(epoch, end_offset, end_offset))

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 Status = dict[str, Any]
 
 FULL = "the stream is full: retain_bytes (EDQUOT)"
-WAIT_MAX_S, LOOK_S = 5.0, 0.001  # for the sync of records, of a start and of a session snapshot
+WAIT_MAX_S, LOOK_S = 5.0, 0.001  # wait for synced records, at a start and before a session snapshot
 
 
 class Placing(NamedTuple):

@@ -43,7 +43,7 @@ from ringbuf import Range
 Result = TypeVar("Result")
 
 SEEK_BYTES = 64 << 10  # per read, in the search for a time or a topic
-SALVAGING_S = 30.0  # for which a reader leaves out what the disk could not read
+SALVAGING_S = 30.0  # time for which a reader leaves out records that the disk could not read
 READ_AHEAD_FROM_BYTES = 64 << 10  # smaller reads are rarely continued
 READ_AHEAD_MAX_BYTES = 4 << 20
 
@@ -71,7 +71,7 @@ class LogReader:
         self.archive = Archive(files, directory)  # of segments that are archived
         self._tables = SegmentTables(files, directory, self.archive.bases)
         self._topic_walks = TopicWalks(self._tables)
-        self._salvaging: tuple[LogReader | None, float] = (None, 0.0)  # with the end of its time
+        self._salvaging: tuple[LogReader | None, float] = (None, 0.0)  # and its end, monotonic s
         self._counting = threading.Lock()
         self.stats = ReadStats()
 
