@@ -43,16 +43,17 @@ FIND = """(selector) => {
   const dialogs = shown.filter((one) => one.closest("dialog[open]"));
   return (dialogs.length ? dialogs : shown)[0] ?? null;
 }"""
-# Middle of an element, once it has not moved for a moment: content that arrives moves what is below it.
+# Middle of an element, once it has not moved for a moment and receives clicks there: content that arrives
+# moves what is below it, a dialog that closes still covers the page.
 CENTER = """async (found) => {
-  for (let before = null; ;) {
+  for (let before = null; ; await new Promise((resolve) => setTimeout(resolve, 60))) {
     const one = found();
+    if (one === null) continue;
     one.scrollIntoView({ block: "center" });
     const box = one.getBoundingClientRect();
     const middle = [box.x + box.width / 2, box.y + box.height / 2];
-    if (String(middle) === before) return middle;
+    if (String(middle) === before && one.contains(document.elementFromPoint(...middle))) return middle;
     before = String(middle);
-    await new Promise((resolve) => setTimeout(resolve, 60));
   }
 }"""
 CHOOSE = """(one, value) => {

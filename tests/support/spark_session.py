@@ -9,6 +9,7 @@ SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Java options: less optimization; runs of seconds are a quarter shorter."""
 
 SETTINGS = {  # no query is compiled: for a few rows that takes longer than it saves
+    "spark.python.authenticate.socketTimeout": "60s",  # 15 s are short for a worker on a busy machine
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
