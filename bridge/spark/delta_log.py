@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from bridge.errors import SourceOptionError
+from bridge.errors import BridgeError, SourceOptionError
 from bridge.spark.table_layout import DATE
-from bridge.spark.table_places import opened, parquet_files, url_of
+from bridge.spark.table_places import busy, opened, parquet_files, url_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -108,7 +109,11 @@ class DeltaLog:
         if log is None:
             return 0, 0
         written = self._deltalake.WriterProperties(compression="ZSTD")
-        done = log.optimize.compact(target_size=file_bytes, writer_properties=written)
+        before = log.version()
+        with self._conflicts():
+            done = log.optimize.compact(target_size=file_bytes, writer_properties=written)
+        if done["numFilesRemoved"]:
+            self._check_alone(log, before)
         return int(done["numFilesRemoved"]), int(done["numFilesAdded"])
 
     def delete_before(self, day: date) -> None:
@@ -119,7 +124,30 @@ class DeltaLog:
         if DATE not in log.metadata().partition_columns:
             text = f"{self._table} was begun by an earlier version, and is not partitioned by day"
             raise SourceOptionError(text, hint="read its records into a new table with bronze or silver")
-        log.delete(f"{DATE} < '{day.isoformat()}'")
+        with self._conflicts():
+            log.delete(f"{DATE} < '{day.isoformat()}'")
+
+    @contextmanager
+    def _conflicts(self) -> Iterator[None]:
+        """Raise TableBusy for the error of a conflict."""
+        from deltalake.exceptions import CommitFailedError
+
+        try:
+            yield
+        except CommitFailedError as error:
+            raise busy(self._table, error) from error
+
+    def _check_alone(self, log: DeltaTable, before: int) -> None:
+        """Raise BridgeError if another compaction was committed since version `before`.
+
+        deltalake commits both, with the records of both. maintenance_lock() prevents it on one machine.
+        """
+        commits = log.history(log.version() - before)
+        if sum(commit["operation"] == "OPTIMIZE" for commit in commits) > 1:
+            raise BridgeError(
+                f"{self._table}: two compactions ran at the same time, and records may be doubled",
+                hint="write a new table from the drained files, and run one maintenance at a time",
+            )
 
     def clean(self, hours: int) -> int:
         """See TableLog."""

@@ -15,7 +15,8 @@ file in TABLE.state. TABLE.state/iceberg.json keeps both, so that jobs that read
 Partition: day of `timestamp` (hidden). Files are Parquet with zstd.
 
 PyIceberg has no compaction and does not delete files. So compact() lets Spark write the large files and
-commits the exchange; clean() expires snapshots and then deletes the files that no snapshot has.
+commits the exchange; clean() expires snapshots and then deletes the files that no snapshot has. Batches are
+committed meanwhile: with ISOLATION an exchange conflicts only with another change of the same files.
 Requires pyiceberg: pip install 'brim[iceberg]'.
 """
 
@@ -27,6 +28,7 @@ import re
 import uuid
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,7 @@ from pyarrow import fs, parquet
 
 from bridge.errors import SourceOptionError, TableUnreachable
 from bridge.spark.table_layout import COMPRESSION, key_of, time_of, write_files
-from bridge.spark.table_places import is_there, opened, parquet_files, state_of, url_of
+from bridge.spark.table_places import busy, is_there, opened, parquet_files, state_of, url_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +46,9 @@ if TYPE_CHECKING:
 BATCH = "brim.batch"
 KEPT = "iceberg.json"
 CATALOG = "brim"  # name in PyIceberg's configuration for settings of a catalogue given by URL
+ISOLATION = dict.fromkeys(("write.delete.isolation-level", "write.update.isolation-level"), "snapshot")
 PROPERTIES = {
+    **ISOLATION,
     "write.parquet.compression-codec": COMPRESSION,
     "commit.manifest-merge.enabled": "true",
     "commit.retry.num-retries": "20",
@@ -52,6 +56,8 @@ PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
+LOCAL = "file://"
+NOT_IN_PATHS = "%#?"  # programs that read a URL give these characters a meaning
 SMALL = 0.75  # share of the size of a large file, from which a file is large
 PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
@@ -59,7 +65,8 @@ PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 class IcebergLog:
     """See TableLog in tables.py. `catalog` and `name` are needed once, with the first batch.
 
-    Raises SourceOptionError: pyiceberg is not installed, or the table has another catalogue or name.
+    Raises SourceOptionError: pyiceberg is not installed, the table has another catalogue or name, or its path
+    has a character of NOT_IN_PATHS.
     """
 
     def __init__(self, table: str, catalog: str = "", name: str = "") -> None:
@@ -69,6 +76,9 @@ class IcebergLog:
         except ImportError as error:
             hint = "pip install 'brim[iceberg]'"
             raise SourceOptionError(f"{table}: pyiceberg is not installed", hint=hint) from error
+        if found := [character for character in NOT_IN_PATHS if character in url_of(self._place)]:
+            text = f"{table} has {' and '.join(found)} in its path, which URLs of Iceberg cannot have"
+            raise SourceOptionError(text, hint="choose another directory")
         chosen = {"catalog": catalog, "name": name}
         known = kept_settings(self._place)
         for key, value in known.items():
@@ -92,10 +102,10 @@ class IcebergLog:
 
     def commit(self, batch: int, directory: str) -> None:
         """See TableLog."""
-        files = [self._url(entry.path) for entry in parquet_files(f"{self._place}/{directory}")]
-        if not files:
+        paths = [entry.path for entry in parquet_files(f"{self._place}/{directory}")]
+        if not paths:
             return
-        arrow = self._arrow_schema(files[0])
+        arrow, files = self._arrow_schema(paths[0]), [self._url(path) for path in paths]
         table = self._opened()
         transaction = self._created(arrow) if table is None else table.transaction()
         with transaction as changes:
@@ -112,9 +122,9 @@ class IcebergLog:
         name = self._settings["name"]
         self._keep()
         self._catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
-        location = url_of(self._place)
-        location = location if "://" in location else f"file://{location}"
-        transaction = self._catalog.create_table_transaction(name, arrow, location, properties=PROPERTIES)
+        transaction = self._catalog.create_table_transaction(
+            name, arrow, self._location(), properties=PROPERTIES
+        )
         time_column = time_of(arrow.names)
         with transaction.update_spec() as partition:
             partition.add_field(time_column, DayTransform(), f"{time_column}_day")
@@ -145,7 +155,7 @@ class IcebergLog:
 
     def compact(self, spark: SparkSession, file_bytes: int) -> tuple[int, int]:
         """See TableLog."""
-        table = self._opened()
+        table = self._to_exchange()
         old = _small(self._files(table), file_bytes) if table is not None else []
         if table is None or not old:
             return 0, 0
@@ -160,7 +170,11 @@ class IcebergLog:
         rows = [sum(file.record_count for file in files) for files in (old, new)]
         if rows[0] != rows[1]:
             raise TableUnreachable(f"{directory} has {rows[1]} records, not {rows[0]}", hint="run it again")
-        with table.transaction() as changes, changes.update_snapshot().overwrite() as exchange:
+        with (
+            self._conflicts(),
+            table.transaction() as changes,
+            changes.update_snapshot().overwrite() as exchange,
+        ):
             for file in old:
                 exchange.delete_data_file(file)
             for file in new:
@@ -177,9 +191,28 @@ class IcebergLog:
         """See TableLog."""
         from pyiceberg.expressions import LessThan
 
-        if (table := self._opened()) is not None:
+        if (table := self._to_exchange()) is not None:
             name = time_of(table.schema().column_names)
-            table.delete(LessThan(name, f"{day.isoformat()}T00:00:00+00:00"))
+            with self._conflicts():
+                table.delete(LessThan(name, f"{day.isoformat()}T00:00:00+00:00"))
+
+    def _to_exchange(self) -> Any:
+        """As _opened(). A table of an earlier version gets ISOLATION."""
+        table = self._opened()
+        if table is not None and not ISOLATION.items() <= table.properties.items():
+            with table.transaction() as changes:
+                changes.set_properties(ISOLATION)
+        return table
+
+    @contextmanager
+    def _conflicts(self) -> Iterator[None]:
+        """Raise TableBusy for the errors of a conflict."""
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+        try:
+            yield
+        except (CommitFailedException, ValidationException) as error:
+            raise busy(self._place, error) from error
 
     def clean(self, hours: int) -> int:
         """See TableLog."""
@@ -205,19 +238,40 @@ class IcebergLog:
         return len(old)
 
     def _opened(self) -> Any:
-        """The table as it is now; None: not there yet. Raises TableUnreachable."""
+        """The table as it is now; None: not there yet.
+
+        Raises TableUnreachable; SourceOptionError: the catalogue has the table at another place.
+        """
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
             if self._catalog is None:
                 self._catalog = _catalog_of(self._settings["catalog"])
                 weakref.finalize(self, self._catalog.close)  # its connections
-            return self._catalog.load_table(self._settings["name"])
+            table = self._catalog.load_table(self._settings["name"])
         except NoSuchTableError:
             return None
         except Exception as error:  # of the catalogue's own library
             text = f"{self._place}: the catalogue {self._settings['catalog']} cannot be used: {error}"
             raise TableUnreachable(text, hint="check --catalog, and try again when it answers") from error
+        self._check_place(table.location())
+        return table
+
+    def _location(self) -> str:
+        """URL of the table's directory."""
+        url = url_of(self._place)
+        return url if "://" in url else f"{LOCAL}{url}"
+
+    def _check_place(self, known: str) -> None:
+        """Refuse a link to the table, a copy, and another table of that name: their files have other URLs.
+
+        A batch would go to the other table, and clean() would delete all files as not needed.
+        """
+        if url_of(known).rstrip("/") != self._location():
+            raise SourceOptionError(
+                f"{self._place} is in its catalogue as {known.removeprefix(LOCAL)}",
+                hint="give that path; for a new table, choose a directory and a --name that are not in use",
+            )
 
     def _keep(self) -> None:
         """Write the catalogue and the name next to the table."""
@@ -226,16 +280,16 @@ class IcebergLog:
         with filesystem.open_output_stream(f"{path}/{KEPT}") as file:
             file.write(json.dumps(self._settings).encode())
 
-    def _arrow_schema(self, url: str) -> pa.Schema:
-        """The columns of a file that Spark wrote."""
-        filesystem, path = opened(url)
+    def _arrow_schema(self, path: str) -> pa.Schema:
+        """The columns of a file that Spark wrote, by its path in the form of pyarrow."""
+        filesystem, _ = opened(self._place)
         with filesystem.open_input_file(path) as file:
             return parquet.read_schema(file).remove_metadata()
 
     def _url(self, path: str) -> str:
         """URL of a file of pyarrow's, for the table."""
         scheme, sign, _ = url_of(self._place).rpartition("://")
-        return f"{scheme}{sign}{path}" if sign else f"file://{path}"
+        return f"{scheme}{sign}{path}" if sign else f"{LOCAL}{path}"
 
     def _of_spark(self, url: str) -> str:
         return url.replace("s3://", "s3a://", 1) if self._place.startswith("s3a://") else url
@@ -294,5 +348,7 @@ def _referenced(table: Any) -> Iterator[str]:
 
 
 def _path(url: str) -> str:
-    """Path of a URL in the form of pyarrow."""
+    """Path of a URL in the form of pyarrow. A local one has no encoded character (NOT_IN_PATHS)."""
+    if url.startswith(LOCAL):
+        return url.removeprefix(LOCAL)
     return fs.FileSystem.from_uri(url)[1] if "://" in url else url

@@ -4,6 +4,7 @@
     TABLE.state/checkpoint/            checkpoint of the job
     TABLE.state/quarantine/batch=...   records that could not be read, with the reason
     TABLE.state/iceberg.json           catalogue and name of an Iceberg table (iceberg_log.py)
+    TABLE.state/compact.lock           an flock: one process maintains a table on this machine
     TABLE.state/NAME/                  marks, open minutes, late minutes: see each job
 
 TABLE holds only the table, so TABLE/** is right for every engine. Versions before kept the state in TABLE/_*.
@@ -12,13 +13,16 @@ Such a table is refused, with the commands that move its state.
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
 
-from bridge.errors import SourceOptionError, TableUnreachable
+from bridge.errors import SourceOptionError, TableBusy, TableUnreachable
 
 OLD_STATE = ("_checkpoint", "_compact", "_late", "_marks", "_open", "_quarantine")
 UNLOADED = "Unable to load lib"  # of pyarrow for HDFS, on a machine with Hadoop only for Spark
@@ -90,3 +94,29 @@ def checked_state(table: str) -> str:
             hint=f"stop its job and move the state: mkdir -p {state} && {moves}",
         )
     return state
+
+
+@contextmanager
+def maintenance_lock(table: str) -> Iterator[None]:
+    """Lock the maintenance of a table on this machine. Object stores have no lock.
+
+    Raises TableBusy, TableUnreachable, SourceOptionError, OSError.
+    """
+    state = checked_state(table).removeprefix("file://")
+    if "://" in state or not is_there(table):
+        yield
+        return
+    os.makedirs(state, exist_ok=True)
+    with open(f"{state}/compact.lock", "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            text = f"{table} is being maintained by another process"
+            raise TableBusy(text, hint="wait until it ends, and run this again") from error
+        yield
+
+
+def busy(table: str, error: Exception) -> TableBusy:
+    """Error of a change that conflicts with that of another program. Nothing was changed."""
+    text = f"{table}: another program has changed the same files meanwhile: {error}"
+    return TableBusy(text, hint="run this again, and only one maintenance of a table at a time")

@@ -20,7 +20,8 @@ After a kill the next run continues with the note, or starts again without one. 
 replaced, readers do not see all records: run it when no reader is active.
 
 A Delta or Iceberg table is compacted by one commit: the small files of a day become large ones, and readers
-are not affected. For these tables there is more maintenance:
+are not affected. One process maintains a table at a time: on this machine a lock ensures that, in an object
+store nothing does. For these tables there is more maintenance:
 
     --retain-days 90    delete records of days (UTC) before the last 90; whole files, so this is fast.
                         `brim spark gaps --table` counts them separately, not as missing
@@ -47,7 +48,7 @@ from bridge.spark.jobs.bronze import IDENTITY
 from bridge.spark.jobs.common import add_spark_arguments, command, spark_of
 from bridge.spark.removed_ranges import declare_removed
 from bridge.spark.table_layout import write_files
-from bridge.spark.table_places import checked_state, opened
+from bridge.spark.table_places import checked_state, maintenance_lock, opened
 from bridge.spark.tables import TableLog, log_of, read_table
 
 if TYPE_CHECKING:
@@ -79,18 +80,27 @@ def compact(
     retain_days: int | None = None,
     clean_hours: int | None = None,
 ) -> CompactResult:
-    """Compact a table, and maintain one with a log. Raises SourceOptionError; BridgeError: records differ."""
+    """Compact a table, and maintain one with a log.
+
+    Raises SourceOptionError; TableBusy: another program maintains it; BridgeError: records differ.
+    """
     table = table.rstrip("/")
+    with maintenance_lock(table):
+        if (log := log_of(table)) is not None:
+            return _maintained(spark, table, log, file_bytes, retain_days, clean_hours)
+        if retain_days is not None or clean_hours is not None:
+            text = f"{table} is a plain Parquet table, which keeps no versions and has no days"
+            raise SourceOptionError(text, hint="leave out --retain-days and --clean-hours")
+        return _merged(spark, table, keep, file_bytes)
+
+
+def _merged(spark: SparkSession, table: str, keep: int, file_bytes: int) -> CompactResult:
+    """Compaction of a table without a log."""
     try:
         filesystem, root = opened(table)
         _, work = opened(f"{checked_state(table)}/compact")
     except (pa.ArrowInvalid, OSError) as error:
         raise SourceOptionError(f"table {table!r} cannot be opened: {error}") from error
-    if (log := log_of(table)) is not None:
-        return _maintained(spark, table, log, file_bytes, retain_days, clean_hours)
-    if retain_days is not None or clean_hours is not None:
-        text = f"{table} is a plain Parquet table, which keeps no versions and has no days"
-        raise SourceOptionError(text, hint="leave out --retain-days and --clean-hours")
     outcome = CompactResult(table)
     outcome.finished = replaced(filesystem, root, work)
     batches = _batches(filesystem, root)[: -max(keep, KEEP_MIN)]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -19,9 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
 
+from bridge.errors import BridgeError, TableBusy
+from bridge.spark import iceberg_log
 from bridge.spark.delta_log import DeltaLog
 from bridge.spark.iceberg_log import IcebergLog
 from bridge.spark.jobs import bronze, compact, gaps, live, silver
+from bridge.spark.table_places import maintenance_lock
 from bridge.spark.tables import TableFormat, log_of, read_table
 from tests.support.drained_files import T0_NS, drained_file_of, store
 from tests.support.open_tables import delta_of, iceberg_of, rows_of
@@ -187,6 +191,87 @@ def test_maintenance_deletes_old_days_and_what_no_version_has_and_nothing_else(
     assert offsets(table, form) == [*kept, today + 20, today + 21]
     log.delete_before(datetime.now(UTC).date() + timedelta(days=2))
     assert offsets(table, form) == []
+
+
+@each_form
+def test_a_batch_that_is_committed_during_a_compaction_stays_and_does_not_stop_it(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    table = tmp_path / "bronze"
+    assert run(lake, table, form) == 0
+    if form == "iceberg":  # as a table of an earlier version
+        with iceberg_of(table).transaction() as changes:
+            changes.remove_properties(*iceberg_log.ISOLATION)
+    known = read_to_exchange(log := LOGS[form](str(table)))
+    monkeypatch.setattr(log, "_opened", lambda: known)
+    store(lake, drained_file_of(20, 29, drain_seq=3))
+    assert run(lake, table, form) == 0
+    assert log.compact(spark, 1 << 27) == (2, 1)
+    assert offsets(table, form) == list(range(30))
+
+
+def read_to_exchange(log: DeltaLog | IcebergLog) -> Any:
+    """The table as maintenance begins with it."""
+    return log._to_exchange() if isinstance(log, IcebergLog) else log._opened()
+
+
+@each_form
+def test_of_two_compactions_of_the_same_files_one_is_refused(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said, form: str
+) -> None:
+    table = tmp_path / "bronze"
+    assert run(lake, table, form) == 0
+    with maintenance_lock(str(table)):
+        capsys.readouterr()
+        assert compact.main([str(table)]) == 2
+        assert "is being maintained by another process" in capsys.readouterr().err
+    late = LOGS[form](str(table))
+    known = read_to_exchange(late)
+    monkeypatch.setattr(late, "_opened", lambda: known)
+    assert compact.main([str(table)]) == 0
+    # deltalake commits the second as well; it can only be reported.
+    refused, reason = (TableBusy, "run this again") if form == "iceberg" else (BridgeError, "doubled")
+    with pytest.raises(refused) as error:
+        late.compact(spark, 1 << 27)
+    assert reason in f"{error.value} {error.value.hint}"
+    if form == "iceberg":
+        assert offsets(table, form) == list(range(20))
+
+
+def test_a_link_to_an_iceberg_table_a_copy_and_another_of_its_name_are_refused(
+    spark: Any, lake: Path, tmp_path: Path, capsys: Said
+) -> None:
+    """Files count by their URLs: cleaning by another path would delete all of them."""
+    table, catalog = tmp_path / "here" / "bronze", f"--catalog=sqlite:///{tmp_path}/catalog.db"
+    assert run(lake, table, "iceberg", catalog) == 0
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    shutil.copytree(tmp_path / "here", tmp_path / "copy")
+    for path in tmp_path.rglob("*.*"):
+        os.utime(path, (time.time() - 3 * 86_400,) * 2)
+    kept = sorted(tmp_path.rglob("*.*"))
+    for place in ("link", "copy"):
+        capsys.readouterr()
+        assert compact.main([f"{tmp_path}/{place}/bronze", "--clean-hours=1"]) == 2
+        assert f"bronze is in its catalogue as {table}" in capsys.readouterr().err
+        store(lake, drained_file_of(20, 29, drain_seq=3))
+        assert run(lake, tmp_path / place / "bronze", "iceberg") == 2
+    assert run(lake, tmp_path / "other" / "bronze", "iceberg", catalog) == 2
+    assert set(kept) <= set(tmp_path.rglob("*.*"))
+    assert offsets(table, "iceberg") == list(range(20))
+
+
+def test_an_iceberg_table_may_have_blanks_and_letters_of_any_language_in_its_path(
+    spark: Any, lake: Path, tmp_path: Path, capsys: Said
+) -> None:
+    table = tmp_path / "Linie 3 süd" / "bronze"
+    assert run(lake, table, "iceberg") == 0
+    for path in table.rglob("*.*"):
+        os.utime(path, (time.time() - 3 * 86_400,) * 2)
+    assert compact.main([str(table), "--clean-hours=1"]) == 0
+    assert offsets(table, "iceberg") == list(range(20))
+    for character in "%#?":
+        assert run(lake, tmp_path / f"a{character}20b" / "bronze", "iceberg") == 2
+        assert f"has {character} in its path" in capsys.readouterr().err
 
 
 def gaps_of(lake: Path, table: Path, capsys: Said) -> tuple[int, list[Any], int]:
