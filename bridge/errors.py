@@ -18,7 +18,7 @@
         SparkUnavailable      no Java, or no pyspark
         SourceOptionError     an option of the Spark source that cannot be used
         TableUnreachable      a store does not reveal whether a table is there, and of which kind
-        TableBusy             another program maintains the table, or has replaced the same files
+        TableBusy             another job writes or maintains the table, or has replaced the same files
         FilesMissing          drained files that a query needs are gone; .edge, .drain_seqs
 
 Every message names the thing, the value, the limit and the remedy. Expected states are not errors: nothing to
@@ -124,7 +124,7 @@ class TableUnreachable(BridgeError):
 
 
 class TableBusy(BridgeError):
-    """Another program maintains the table. This one has changed nothing in it."""
+    """Another job has the table. This one has changed nothing in it."""
 
 
 class FilesMissing(BridgeError):

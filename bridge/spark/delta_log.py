@@ -140,7 +140,7 @@ class DeltaLog:
     def _check_alone(self, log: DeltaTable, before: int) -> None:
         """Raise BridgeError if another compaction was committed since version `before`.
 
-        deltalake commits both, with the records of both. maintenance_lock() prevents it on one machine.
+        deltalake commits both, with the records of both. table_lock() prevents it on one machine.
         """
         commits = log.history(log.version() - before)
         if sum(commit["operation"] == "OPTIMIZE" for commit in commits) > 1:

@@ -4,7 +4,8 @@
     TABLE.state/checkpoint/            checkpoint of the job
     TABLE.state/quarantine/batch=...   records that could not be read, with the reason
     TABLE.state/iceberg.json           catalogue and name of an Iceberg table (iceberg_log.py)
-    TABLE.state/compact.lock           an flock: one process maintains a table on this machine
+    TABLE.state/write.lock             an flock: one job writes a table on this machine
+    TABLE.state/compact.lock           an flock: one job maintains it
     TABLE.state/NAME/                  marks, open minutes, late minutes: see each job
 
 TABLE holds only the table, so TABLE/** is right for every engine. Versions before kept the state in TABLE/_*.
@@ -14,15 +15,18 @@ Such a table is refused, with the commands that move its state.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyarrow import fs
 
 from bridge.errors import SourceOptionError, TableBusy, TableUnreachable
+
+log = logging.getLogger(__name__)
 
 OLD_STATE = ("_checkpoint", "_compact", "_late", "_marks", "_open", "_quarantine")
 UNLOADED = "Unable to load lib"  # of pyarrow for HDFS, on a machine with Hadoop only for Spark
@@ -97,22 +101,23 @@ def checked_state(table: str) -> str:
 
 
 @contextmanager
-def maintenance_lock(table: str) -> Iterator[None]:
-    """Lock the maintenance of a table on this machine. Object stores have no lock.
+def table_lock(table: str, use: Literal["write", "compact"]) -> Iterator[None]:
+    """Lock one use of a table on this machine, where its file system has locks; object stores have none.
 
-    Raises TableBusy, TableUnreachable, SourceOptionError, OSError.
+    Raises TableBusy, TableUnreachable, SourceOptionError.
     """
     state = checked_state(table).removeprefix("file://")
-    if "://" in state or not is_there(table):
-        yield
-        return
-    os.makedirs(state, exist_ok=True)
-    with open(f"{state}/compact.lock", "ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            text = f"{table} is being maintained by another process"
-            raise TableBusy(text, hint="wait until it ends, and run this again") from error
+    with ExitStack() as opened_file:
+        if "://" not in state:
+            try:
+                os.makedirs(state, exist_ok=True)
+                file = opened_file.enter_context(open(f"{state}/{use}.lock", "wb"))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                text = f"{table} is in use by another {use} job"
+                raise TableBusy(text, hint="wait until that ends, or stop it, and run this again") from error
+            except OSError as error:
+                log.warning("no lock for the table table=%s reason=%s", table, error)
         yield
 
 

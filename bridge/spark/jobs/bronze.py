@@ -47,7 +47,14 @@ from bridge.spark.jobs.common import (
 )
 from bridge.spark.schema_evolution import fitted
 from bridge.spark.table_layout import write_files
-from bridge.spark.table_places import checked_state, is_there, names_in, opened, parquet_files
+from bridge.spark.table_places import (
+    checked_state,
+    is_there,
+    names_in,
+    opened,
+    parquet_files,
+    table_lock,
+)
 from bridge.spark.tables import TableFormat, TableLog, new_log
 
 if TYPE_CHECKING:
@@ -227,17 +234,17 @@ def ingest_as(application: str, arguments: argparse.Namespace, **options: str) -
     """Run the job for a command line, with more options of the source; return the exit status."""
     options = {**pairs(arguments.option, "--option"), **options}
     check_source(arguments.root, options)
-    spark = spark_of(arguments, application)
-    query, outcome = ingest(
-        spark,
-        arguments.root,
-        arguments.to,
-        checkpoint=arguments.checkpoint,
-        every_s=arguments.every,
-        form=format_of_arguments(arguments),
-        options=options,
-    )
-    return finish(query, outcome, as_json=arguments.json)
+    with table_lock(arguments.to, "write"):
+        query, outcome = ingest(
+            spark_of(arguments, application),
+            arguments.root,
+            arguments.to,
+            checkpoint=arguments.checkpoint,
+            every_s=arguments.every,
+            form=format_of_arguments(arguments),
+            options=options,
+        )
+        return finish(query, outcome, as_json=arguments.json)
 
 
 def finish(query: StreamingQuery, outcome: BronzeResult, *, as_json: bool, noun: str = "records") -> int:

@@ -48,7 +48,7 @@ from bridge.spark.jobs.bronze import IDENTITY
 from bridge.spark.jobs.common import add_spark_arguments, command, spark_of
 from bridge.spark.removed_ranges import declare_removed
 from bridge.spark.table_layout import write_files
-from bridge.spark.table_places import checked_state, maintenance_lock, opened
+from bridge.spark.table_places import checked_state, is_there, opened, table_lock
 from bridge.spark.tables import TableLog, log_of, read_table
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ def compact(
     Raises SourceOptionError; TableBusy: another program maintains it; BridgeError: records differ.
     """
     table = table.rstrip("/")
-    with maintenance_lock(table):
+    if not is_there(table):
+        raise SourceOptionError(f"there is no table in {table}", hint="give the path that a job had as --to")
+    with table_lock(table, "compact"):
         if (log := log_of(table)) is not None:
             return _maintained(spark, table, log, file_bytes, retain_days, clean_hours)
         if retain_days is not None or clean_hours is not None:

@@ -40,7 +40,7 @@ from bridge.spark.jobs.common import (
     spark_of,
 )
 from bridge.spark.table_layout import write_files
-from bridge.spark.table_places import state_of
+from bridge.spark.table_places import state_of, table_lock
 from bridge.spark.tables import TableFormat, log_of, read_table
 
 if TYPE_CHECKING:
@@ -222,18 +222,18 @@ def arguments() -> argparse.ArgumentParser:
 
 def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
-    spark = spark_of(arguments, "brim kafka")
-    query, outcome = ingest(
-        spark,
-        arguments.servers,
-        arguments.topic,
-        arguments.to,
-        checkpoint=arguments.checkpoint,
-        form=format_of_arguments(arguments),
-        every_s=arguments.every,
-        options=pairs(arguments.option, "--option"),
-    )
-    return bronze.finish(query, outcome, as_json=arguments.json)
+    with table_lock(arguments.to, "write"):
+        query, outcome = ingest(
+            spark_of(arguments, "brim kafka"),
+            arguments.servers,
+            arguments.topic,
+            arguments.to,
+            checkpoint=arguments.checkpoint,
+            form=format_of_arguments(arguments),
+            every_s=arguments.every,
+            options=pairs(arguments.option, "--option"),
+        )
+        return bronze.finish(query, outcome, as_json=arguments.json)
 
 
 main = command(arguments, job)

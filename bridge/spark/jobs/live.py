@@ -46,6 +46,7 @@ from bridge.spark.jobs.common import (
     spark_of,
 )
 from bridge.spark.table_layout import write_files
+from bridge.spark.table_places import table_lock
 from bridge.spark.tables import TableFormat
 
 if TYPE_CHECKING:
@@ -231,20 +232,20 @@ def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
     options = pairs(arguments.option, "--option")
     check_source(arguments.root, options)
-    spark = spark_of(arguments, "brim live")
-    query, outcome = ingest(
-        spark,
-        arguments.root,
-        arguments.to,
-        payload=arguments.payload,
-        field=arguments.field,
-        delay_s=arguments.delay,
-        form=format_of_arguments(arguments),
-        checkpoint=arguments.checkpoint,
-        every_s=arguments.every,
-        options=options,
-    )
-    status = bronze.finish(query, outcome, as_json=arguments.json, noun="minutes")
+    with table_lock(arguments.to, "write"):
+        query, outcome = ingest(
+            spark_of(arguments, "brim live"),
+            arguments.root,
+            arguments.to,
+            payload=arguments.payload,
+            field=arguments.field,
+            delay_s=arguments.delay,
+            form=format_of_arguments(arguments),
+            checkpoint=arguments.checkpoint,
+            every_s=arguments.every,
+            options=options,
+        )
+        status = bronze.finish(query, outcome, as_json=arguments.json, noun="minutes")
     if outcome.ahead:
         text = (
             f"{outcome.ahead} values are stamped more than {AHEAD_S:g} s ahead of the clock of this machine"

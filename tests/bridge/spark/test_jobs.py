@@ -21,7 +21,8 @@ import msgpack
 import pyarrow.parquet as pq
 
 from bridge.errors import SourceOptionError
-from bridge.spark.jobs import bronze, gaps, windows
+from bridge.spark.jobs import bronze, compact, gaps, kafka, live, silver, windows
+from bridge.spark.table_places import table_lock
 from bridge.spark.tables import FORMATS
 from tests.support.drained_files import drained_file_of, store
 from tests.support.lake_ledger import table_at
@@ -181,6 +182,25 @@ def test_a_field_or_payload_that_cannot_be_is_refused(spark: Any, lake: Path) ->
 def ended_within(process: subprocess.Popen[bytes], seconds: float) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
+
+
+def test_a_second_job_on_a_table_is_refused_and_a_missing_table_is_named(
+    lake: Path, table: Path, capsys: Said
+) -> None:
+    schema = table.with_name("payloads.toml")
+    schema.write_text('[[payload]]\ntopic = "#"\nformat = "json"\nfields = { temp = "double" }\n')
+    to = ["--to", str(table)]
+    with table_lock(str(table), "write"):
+        for job, arguments in (
+            (bronze, [str(lake)]),
+            (silver, [str(lake), f"--payloads={schema}"]),
+            (live, [str(lake), "--field=temp"]),
+            (kafka, ["localhost:1", "records"]),
+        ):
+            assert job.main([*arguments, *to]) == 2
+            assert f"{table} is in use by another write job" in capsys.readouterr().err
+    assert compact.main([str(table)]) == 2
+    assert f"there is no table in {table}" in capsys.readouterr().err
 
 
 @pytest.mark.campaign

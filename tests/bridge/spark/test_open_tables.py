@@ -25,7 +25,7 @@ from bridge.spark import iceberg_log
 from bridge.spark.delta_log import DeltaLog
 from bridge.spark.iceberg_log import IcebergLog
 from bridge.spark.jobs import bronze, compact, gaps, live, silver
-from bridge.spark.table_places import maintenance_lock
+from bridge.spark.table_places import table_lock
 from bridge.spark.tables import TableFormat, log_of, read_table
 from tests.support.drained_files import T0_NS, drained_file_of, store
 from tests.support.open_tables import delta_of, iceberg_of, rows_of
@@ -221,10 +221,10 @@ def test_of_two_compactions_of_the_same_files_one_is_refused(
 ) -> None:
     table = tmp_path / "bronze"
     assert run(lake, table, form) == 0
-    with maintenance_lock(str(table)):
+    with table_lock(str(table), "compact"):
         capsys.readouterr()
         assert compact.main([str(table)]) == 2
-        assert "is being maintained by another process" in capsys.readouterr().err
+        assert "is in use by another compact job" in capsys.readouterr().err
     late = LOGS[form](str(table))
     known = read_to_exchange(late)
     monkeypatch.setattr(late, "_opened", lambda: known)
