@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 
 # Control characters, and those that change the direction of text or break lines.
-_ACTS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufff9-\ufffb]")
+_ACTS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb]")
 
 
 def escaped(text: str) -> str:

@@ -35,6 +35,7 @@ def test_a_line_says_when_how_grave_who_and_what(output):
         ('say "hi"', r'"say \"hi\""'),
         ("", '""'),
         ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("\u061cgnp.exe", r"\u061cgnp.exe"),
         ("a=b", '"a=b"'),
         ("plänt", "plänt"),
     ],

@@ -1,7 +1,7 @@
 // Elements from code: text is always text, so that no topic, payload or client identifier becomes markup.
 
 // Characters that change the direction of text would show a name as another one.
-const DIRECTION = /[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+const DIRECTION = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
 function visible(child) {
   if (typeof child !== "string") return child;

@@ -83,7 +83,7 @@ export function valueText(base64) {
 
 // Control and direction characters as escapes: a payload cannot change the look of other text.
 export function printable(text) {
-  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
+  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
     (character) => `\\u${pad(character.charCodeAt(0).toString(16), 4)}`);
 }
 
