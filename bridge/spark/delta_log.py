@@ -18,13 +18,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import parquet
 
 from bridge.errors import BridgeError, SourceOptionError
 from bridge.spark.table_layout import DATE
-from bridge.spark.table_places import busy, opened, parquet_files, url_of
+from bridge.spark.table_places import busy, check_characters, opened, parquet_files, url_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -38,7 +39,7 @@ TEXT_MAX = 256  # characters of a text in the statistics; a longer one is left o
 
 
 class DeltaLog:
-    """See TableLog in tables.py. Raises SourceOptionError: deltalake is not installed."""
+    """See TableLog in tables.py. Raises SourceOptionError: deltalake is not installed, or "%" in the path."""
 
     def __init__(self, table: str) -> None:
         try:
@@ -49,6 +50,7 @@ class DeltaLog:
         self._deltalake = deltalake
         self._table = table.rstrip("/")
         self._url = url_of(self._table)
+        check_characters(self._url, "%")
 
     def last_batch(self) -> int | None:
         """See TableLog."""
@@ -97,7 +99,7 @@ class DeltaLog:
     def paths(self) -> list[str]:
         """See TableLog."""
         log = self._opened()
-        uris = log.file_uris() if log is not None else []
+        uris = [unquote(uri) for uri in log.file_uris()] if log is not None else []
         if self._table.startswith("s3a://"):
             return [uri.replace("s3://", "s3a://", 1) for uri in uris]
         return uris

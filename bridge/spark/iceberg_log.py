@@ -37,14 +37,22 @@ from pyarrow import fs, parquet
 
 from bridge.errors import SourceOptionError, TableUnreachable
 from bridge.spark.table_layout import COMPRESSION, key_of, time_of, write_files
-from bridge.spark.table_places import busy, is_there, opened, parquet_files, state_of, url_of
+from bridge.spark.table_places import (
+    busy,
+    check_characters,
+    is_there,
+    opened,
+    parquet_files,
+    state_of,
+    url_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 BATCH = "brim.batch"
-KEPT = "iceberg.json"
+KEPT, UNFINISHED = "iceberg.json", "new-iceberg.json"
 CATALOG = "brim"  # name in PyIceberg's configuration for settings of a catalogue given by URL
 ISOLATION = dict.fromkeys(("write.delete.isolation-level", "write.update.isolation-level"), "snapshot")
 PROPERTIES = {
@@ -56,7 +64,7 @@ PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
-LOCAL = "file://"
+LOCAL, SQLITE = "file://", "sqlite:///"
 NOT_IN_PATHS = "%#?"  # programs that read a URL give these characters a meaning
 SMALL = 0.75  # share of the size of a large file, from which a file is large
 PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
@@ -76,10 +84,8 @@ class IcebergLog:
         except ImportError as error:
             hint = "pip install 'brim[iceberg]'"
             raise SourceOptionError(f"{table}: pyiceberg is not installed", hint=hint) from error
-        if found := [character for character in NOT_IN_PATHS if character in url_of(self._place)]:
-            text = f"{table} has {' and '.join(found)} in its path, which URLs of Iceberg cannot have"
-            raise SourceOptionError(text, hint="choose another directory")
-        chosen = {"catalog": catalog, "name": name}
+        check_characters(url_of(self._place), NOT_IN_PATHS)
+        chosen = {"catalog": _from_everywhere(catalog), "name": name}
         known = kept_settings(self._place)
         for key, value in known.items():
             if chosen[key] not in {"", value}:
@@ -277,8 +283,9 @@ class IcebergLog:
         """Write the catalogue and the name next to the table."""
         filesystem, path = opened(state_of(self._place))
         filesystem.create_dir(path)
-        with filesystem.open_output_stream(f"{path}/{KEPT}") as file:
+        with filesystem.open_output_stream(f"{path}/{UNFINISHED}") as file:
             file.write(json.dumps(self._settings).encode())
+        filesystem.move(f"{path}/{UNFINISHED}", f"{path}/{KEPT}")  # a kill leaves no part of it
 
     def _arrow_schema(self, path: str) -> pa.Schema:
         """The columns of a file that Spark wrote, by its path in the form of pyarrow."""
@@ -315,6 +322,12 @@ def _catalog_of(catalog: str) -> Any:
     return load_catalog(catalog)
 
 
+def _from_everywhere(catalog: str) -> str:
+    """The URL of a catalogue, with the absolute path of an SQLite file: jobs run in several directories."""
+    path = catalog.removeprefix(SQLITE)
+    return f"{SQLITE}{os.path.abspath(path)}" if catalog.startswith(SQLITE) else catalog
+
+
 def _default(table: str, key: str) -> str:
     if key == "catalog":
         state = url_of(state_of(table))
@@ -322,7 +335,7 @@ def _default(table: str, key: str) -> str:
             text = f"{table} is not on this machine, so its catalogue must be given"
             raise SourceOptionError(text, hint="--catalog URL, or the name of a catalogue of PyIceberg")
         os.makedirs(state, exist_ok=True)
-        return f"sqlite:///{state}/catalog.db"
+        return f"{SQLITE}{state}/catalog.db"
     return "brim." + re.sub(r"\W", "_", table.rpartition("/")[2])
 
 
@@ -339,7 +352,8 @@ def _referenced(table: Any) -> Iterator[str]:
     """URLs of all files that the table needs: metadata, and the files of each snapshot."""
     yield table.metadata_location
     yield from (entry.metadata_file for entry in table.metadata.metadata_log)
-    yield from (file.statistics_path for file in table.metadata.statistics)
+    for files in (table.metadata.statistics, table.metadata.partition_statistics):
+        yield from (file.statistics_path for file in files)
     for snapshot in table.snapshots():
         yield snapshot.manifest_list
         for manifest in snapshot.manifests(table.io):

@@ -43,6 +43,13 @@ def url_of(directory: str) -> str:
     return directory.replace("s3a://", "s3://") if "://" in directory else os.path.abspath(directory)
 
 
+def check_characters(table: str, refused: str) -> None:
+    """Raise SourceOptionError if the path of a table has a character that its format cannot have."""
+    if found := [character for character in refused if character in table]:
+        text = f"{table} has {' and '.join(found)} in its path, which a table of this format cannot have"
+        raise SourceOptionError(text, hint="choose another directory")
+
+
 def is_there(directory: str, prefix: str = "") -> bool:
     """True if an entry there has a name with this prefix. False if only Spark can list the place.
 

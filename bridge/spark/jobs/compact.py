@@ -1,12 +1,12 @@
-"""Compact: many small batches of a bronze or silver table into one, sorted, without loss or doubles.
+"""Compact: many small batches of a table into one, sorted, without loss or doubles.
 
     python -m bridge.spark.jobs.compact /srv/bronze                # all but the newest two batches
     python -m bridge.spark.jobs.compact /srv/bronze --keep 100
 
-Batches 0 .. B become batch=B, sorted by edge, stream, partition, epoch and offset, in files of about --file
-bytes. The newest --keep batches stay, at least two: the ingest may still write the last of them again, and it
-uses its checkpoint, not directories. Compaction can be repeated. A batch that was compacted before is
-included only if the new batches have as many bytes.
+Batches 0 .. B become batch=B, in files of about --file-mib, sorted by edge, stream, partition, epoch and
+offset, or by minute and device. The newest --keep batches stay, at least two: the ingest may still write the
+last of them again, and it uses its checkpoint, not directories. Compaction can be repeated. A batch that was
+compacted before is included only if the new batches have as many bytes.
 
 Each step can be repeated:
 
@@ -47,7 +47,7 @@ from bridge.errors import BridgeError, SourceOptionError
 from bridge.spark.jobs.bronze import IDENTITY
 from bridge.spark.jobs.common import add_spark_arguments, command, spark_of
 from bridge.spark.removed_ranges import declare_removed
-from bridge.spark.table_layout import write_files
+from bridge.spark.table_layout import key_of, time_of, write_files
 from bridge.spark.table_places import checked_state, is_there, opened, table_lock
 from bridge.spark.tables import TableLog, log_of, read_table
 
@@ -113,7 +113,8 @@ def _merged(spark: SparkSession, table: str, keep: int, file_bytes: int) -> Comp
     length = sum(_length(filesystem, f"{root}/{batch}") for batch in batches)
     frame = spark.read.option("mergeSchema", True).parquet(*paths)  # otherwise later columns are lost
     parts = max(1, -(-length // file_bytes))
-    ordered = frame.repartitionByRange(parts, *IDENTITY).sortWithinPartitions(*IDENTITY)
+    order = IDENTITY if {*IDENTITY} <= {*frame.columns} else (time_of(frame.columns), key_of(frame.columns))
+    ordered = frame.repartitionByRange(parts, *order).sortWithinPartitions(*order)
     write_files(ordered, target, by_day=False)
     before, after = frame.count(), spark.read.parquet(target).count()
     if before != after:
@@ -201,7 +202,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="brim spark compact", description="Small batches of a table into large files."
     )
-    parser.add_argument("table", help="bronze or silver table: path or URL for Spark")
+    parser.add_argument("table", help="table of bronze, silver, kafka or live: path or URL for Spark")
     parser.add_argument(
         "--keep",
         type=int,

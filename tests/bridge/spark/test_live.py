@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[
 
 from pyspark.sql import functions as f
 
-from bridge.spark.jobs import live, windows
+from bridge.spark.jobs import compact, live, windows
 from tests.support.drained_files import T0_NS, drained_file_of, store
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
@@ -81,6 +81,16 @@ def test_a_minute_is_written_once_and_what_is_late_is_beside_it(
         still_open = spark.read.schema(live.OPEN).parquet(str(max((state / "open").glob("batch=*"))))
         everything = [ended, late, live.shown(still_open)]
         expect_what_windows_say(spark, lake, everything)
+
+
+def test_minutes_are_the_same_after_a_compaction(spark: Any, tmp_path: Path, capsys: Said) -> None:
+    lake, table = tmp_path / "lake", tmp_path / "minutes"
+    store(lake, *(some(FIRST_END + MINUTE * number, number + 1) for number in range(6)))
+    assert run(lake, table, capsys, "--option=maxFilesPerTrigger=1")["batches"] == 6
+    before = minutes_of(spark.read.parquet(str(table)))
+    assert compact.main([str(table)]) == 0
+    assert minutes_of(spark.read.parquet(str(table))) == before
+    assert len(list(table.glob("batch=*"))) == 3
 
 
 def test_a_clock_that_was_in_the_future_once_does_not_make_all_that_comes_late(

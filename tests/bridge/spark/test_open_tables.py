@@ -260,18 +260,31 @@ def test_a_link_to_an_iceberg_table_a_copy_and_another_of_its_name_are_refused(
     assert offsets(table, "iceberg") == list(range(20))
 
 
-def test_an_iceberg_table_may_have_blanks_and_letters_of_any_language_in_its_path(
-    spark: Any, lake: Path, tmp_path: Path, capsys: Said
+@each_form
+def test_a_table_may_have_blanks_and_letters_of_any_language_in_its_path(
+    spark: Any, lake: Path, tmp_path: Path, capsys: Said, form: str
 ) -> None:
     table = tmp_path / "Linie 3 süd" / "bronze"
-    assert run(lake, table, "iceberg") == 0
+    assert run(lake, table, form) == 0
     for path in table.rglob("*.*"):
         os.utime(path, (time.time() - 3 * 86_400,) * 2)
     assert compact.main([str(table), "--clean-hours=1"]) == 0
-    assert offsets(table, "iceberg") == list(range(20))
-    for character in "%#?":
-        assert run(lake, tmp_path / f"a{character}20b" / "bronze", "iceberg") == 2
+    assert offsets(table, form) == list(range(20))
+    assert gaps_of(lake, table, capsys) == (0, [], 20)
+    for character in "%" if form == "delta" else "%#?":
+        assert run(lake, tmp_path / f"a{character}20b" / "bronze", form) == 2
         assert f"has {character} in its path" in capsys.readouterr().err
+
+
+def test_a_catalogue_by_a_relative_path_is_the_same_from_every_directory(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "bronze"
+    monkeypatch.chdir(tmp_path)
+    assert run(lake, table, "iceberg", "--catalog=sqlite:///catalog.db") == 0
+    monkeypatch.chdir("/")
+    assert offsets(table, "iceberg") == list(range(20))
+    assert not list(tmp_path.rglob("new-*"))
 
 
 def gaps_of(lake: Path, table: Path, capsys: Said) -> tuple[int, list[Any], int]:
