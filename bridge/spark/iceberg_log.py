@@ -88,7 +88,7 @@ class IcebergLog:
         chosen = {"catalog": _from_everywhere(catalog), "name": name}
         known = kept_settings(self._place)
         for key, value in known.items():
-            if chosen[key] not in {"", value}:
+            if chosen[key] not in {"", value, _from_everywhere(value)}:
                 raise SourceOptionError(
                     f"{table} has the {key} {value}, not {chosen[key]}", hint="leave it out"
                 )
@@ -206,7 +206,7 @@ class IcebergLog:
         """As _opened(). A table of an earlier version gets ISOLATION."""
         table = self._opened()
         if table is not None and not ISOLATION.items() <= table.properties.items():
-            with table.transaction() as changes:
+            with self._conflicts(), table.transaction() as changes:
                 changes.set_properties(ISOLATION)
         return table
 

@@ -124,7 +124,7 @@ def table_lock(table: str, use: Literal["write", "compact"]) -> Iterator[None]:
                 text = f"{table} is in use by another {use} job"
                 raise TableBusy(text, hint="wait until that ends, or stop it, and run this again") from error
             except OSError as error:
-                log.warning("no lock for the table table=%s reason=%s", table, error)
+                log.warning("table not locked, run one %s job on it table=%s reason=%s", use, table, error)
         yield
 
 

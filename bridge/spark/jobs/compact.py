@@ -48,7 +48,7 @@ from bridge.spark.jobs.bronze import IDENTITY
 from bridge.spark.jobs.common import add_spark_arguments, command, spark_of
 from bridge.spark.removed_ranges import declare_removed
 from bridge.spark.table_layout import key_of, time_of, write_files
-from bridge.spark.table_places import checked_state, is_there, opened, table_lock
+from bridge.spark.table_places import checked_state, opened, table_lock
 from bridge.spark.tables import TableLog, log_of, read_table
 
 if TYPE_CHECKING:
@@ -85,7 +85,12 @@ def compact(
     Raises SourceOptionError; TableBusy: another program maintains it; BridgeError: records differ.
     """
     table = table.rstrip("/")
-    if not is_there(table):
+    try:
+        filesystem, root = opened(table)
+        found = filesystem.get_file_info(root).type
+    except (pa.ArrowInvalid, OSError) as error:
+        raise SourceOptionError(f"table {table!r} cannot be opened: {error}") from error
+    if found == fs.FileType.NotFound:
         raise SourceOptionError(f"there is no table in {table}", hint="give the path that a job had as --to")
     with table_lock(table, "compact"):
         if (log := log_of(table)) is not None:
@@ -98,11 +103,8 @@ def compact(
 
 def _merged(spark: SparkSession, table: str, keep: int, file_bytes: int) -> CompactResult:
     """Compaction of a table without a log."""
-    try:
-        filesystem, root = opened(table)
-        _, work = opened(f"{checked_state(table)}/compact")
-    except (pa.ArrowInvalid, OSError) as error:
-        raise SourceOptionError(f"table {table!r} cannot be opened: {error}") from error
+    filesystem, root = opened(table)
+    _, work = opened(f"{checked_state(table)}/compact")
     outcome = CompactResult(table)
     outcome.finished = replaced(filesystem, root, work)
     batches = _batches(filesystem, root)[: -max(keep, KEEP_MIN)]

@@ -285,6 +285,10 @@ def test_a_catalogue_by_a_relative_path_is_the_same_from_every_directory(
     monkeypatch.chdir("/")
     assert offsets(table, "iceberg") == list(range(20))
     assert not list(tmp_path.rglob("new-*"))
+    monkeypatch.chdir(tmp_path)
+    kept = Path(f"{table}.state", "iceberg.json")
+    kept.write_text(kept.read_text().replace(f"{tmp_path}/", ""))  # as an earlier version wrote it
+    assert run(lake, table, "iceberg", "--catalog=sqlite:///catalog.db") == 0
 
 
 def gaps_of(lake: Path, table: Path, capsys: Said) -> tuple[int, list[Any], int]:
