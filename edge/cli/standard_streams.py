@@ -1,7 +1,7 @@
 """Standard streams of the command `brim`: all three are open, and accept every character.
 
-Standard error accepts every message, also if its disk is full or its reader has ended: the exit status of a
-verb does not depend on it.
+Standard error accepts every message, also if its disk or its pipe is full, or its reader has ended: the exit
+status of a verb does not depend on it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ class _LossyFile(io.FileIO):
     def write(self, data: Any, /) -> int:
         """Write the data. Returns the number of bytes that are written or lost."""
         try:
-            return super().write(data)
+            written: int | None = super().write(data)  # None: a non-blocking pipe is full
         except OSError:
-            return memoryview(data).nbytes
+            written = None
+        return memoryview(data).nbytes if written is None else written
 
 
 def _null_device(number: int) -> io.TextIOWrapper:

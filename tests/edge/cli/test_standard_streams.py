@@ -66,6 +66,17 @@ def test_a_reader_that_has_ended_is_no_error(words: str, unbuffered: str) -> Non
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_a_message_that_a_full_non_blocking_pipe_does_not_take_changes_no_exit_status() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with open(reader, "rb"), open(writer, "wb", buffering=0) as errors:
+        while errors.write(bytes(4096)):
+            pass
+        words = [*BRIM.split(), "explain", "none"]
+        done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
 def test_a_character_that_the_encoding_does_not_have_is_printed_nevertheless() -> None:
     done = shell(f"PYTHONIOENCODING=ascii {BRIM} explain CannotConnect")
     assert (done.returncode, done.stderr) == (0, "")
