@@ -107,7 +107,8 @@ def _opened(directory: Path) -> Iterator[tuple[Log, RecoveryReport]]:
     owner = directory.stat().st_uid
     if owner != os.geteuid():  # not even as root: the broker could not write files that root creates
         name = user_name(owner)
-        hint = f"run as that user: sudo -u {f'#{owner}' if name.isdecimal() else name} brim segments ..."
+        user = f"'#{owner}'" if name.isdecimal() else name  # in a shell, # begins a comment
+        hint = f"run as that user: sudo -u {user} brim segments ..."
         raise EdgeError(f"the log {directory} belongs to user {name}", hint=hint)
     with Log(directory, retain_bytes=0) as log:
         try:

@@ -229,7 +229,7 @@ def test_a_log_of_another_user_is_left_alone(directory, capsys, verb):
     before = sorted(directory.iterdir())
     status, out, error = brim(capsys, verb, "--log", directory)
     assert (status, out) == (2, "")
-    assert "belongs to user 12345\n  run as that user: sudo -u #12345" in error
+    assert "belongs to user 12345\n  run as that user: sudo -u '#12345' brim segments" in error
     assert sorted(directory.iterdir()) == before
 
 
