@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from heapq import merge
+from itertools import chain, repeat
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -68,6 +69,15 @@ def in_order(records: Iterable[Iterable[RetainedRecord]]) -> Iterator[RetainedRe
     time, that of the later stream is older: an added stream takes topics only from later streams.
     """
     return merge(*list(records)[::-1], key=attrgetter("timestamp_ns"))
+
+
+def last_of_each_topic(records: Iterable[RetainedRecord]) -> Collection[RetainedRecord]:
+    """The last record of each topic, in the order of `records`; also one without a payload."""
+    latest: dict[bytes, RetainedRecord] = {}
+    for record in records:
+        latest.pop(record.key, None)
+        latest[record.key] = record
+    return latest.values()
 
 
 def records_in(data: memoryview) -> Iterator[RetainedRecord]:
@@ -244,28 +254,35 @@ class RetainedStore:
         rings: Iterable[Ring],
         past: PastLog | None,
         logged: Mapping[str, int] = MappingProxyType({}),
+        absent: Iterable[Ring] = (),
     ) -> int:
         """Restore retained messages from the file, the rings and the log. Returns their number.
 
         `logged`: last epoch of each ring that the log has; some have no ring, because their stream was
-        removed and the memory was lost. From now on changes are written, and first those that were found
-        outside of the file.
+        removed and the memory was lost. `absent`: rings of removed streams, each open until the next one is
+        requested. From now on changes are written, and first those that were found outside of the file.
         """
         records, marks = self.read()
-        rings = list(rings)
-        in_memory = {ring.name: ring.epoch for ring in rings}
-        ends = {name: epoch + 1 for name, epoch in logged.items() if epoch > in_memory.get(name, -1)}
         broker.retained.restore(records)
         broker.engine.begin_retained_save(False)
         self._broker = broker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-retained")
         self._thread.submit(int)  # starts the thread: later there may be no memory for it
         broker.on_retained_due = self.save
-        published = [_published_since(ring, past, *marks.get(ring.name, (0, 0))) for ring in rings]
+        published: list[Iterable[RetainedRecord]] = []
+        read_now = {}
+        for ring, is_absent in chain(zip(rings, repeat(False)), zip(absent, repeat(True))):
+            since = _published_since(ring, past, *marks.get(ring.name, (0, 0)))
+            published.append(last_of_each_topic(since) if is_absent else since)
+            read_now[ring.name] = (ring.epoch, ring.extremes().end_position)
+        ends = {
+            name: epoch + 1
+            for name, epoch in logged.items()
+            if name not in read_now or epoch > read_now[name][0]
+        }
         if past is not None:
             published += [_logged_since(past, name, *marks.get(name, (0, 0)), ends[name]) for name in ends]
         broker.retained.restore(in_order(published))
-        read_now = {ring.name: (ring.epoch, ring.extremes().end_position) for ring in rings}
         self._earlier = {**marks, **read_now, **{name: (epoch, 0) for name, epoch in ends.items()}}
         return int(counters_of(broker.engine).retained)
 

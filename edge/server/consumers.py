@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from edge.streams.absent_rings import is_ring_of_stream
 from edge.streams.ring_files import NO_LOG, LogEnd, attached_to_read
 from edge.streams.streams import Partition, Streams
 from edge.transport.listener import Listener
+from persistence.errors import is_process_limit
 from persistence.files import OsFiles
 from ringbuf import Ring
 from ringbuf.errors import RingError
@@ -82,8 +83,11 @@ def add_streams(
             endpoint.add(entry, partition.ring.reader(name="consumers", local=True))
 
 
-def add_ended_rings(endpoint: ConsumersEndpoint, config: Config, logs: LogSet | None) -> None:
-    """Serve the rings of partitions that the streams of `config` had in earlier runs of the broker."""
+def ended_rings(config: Config, logs: LogSet | None) -> Iterator[RingEntry]:
+    """Rings of partitions that the streams of `config` had in earlier runs of the broker.
+
+    Raises OSError if too many files are open.
+    """
     streams = {stream.name: stream for stream in config.stream}
     names = {file.stem for file in config.runtime_dir.glob("*.ring")}
     if logs is not None:
@@ -94,8 +98,7 @@ def add_ended_rings(endpoint: ConsumersEndpoint, config: Config, logs: LogSet | 
         if stream is None or int(index) < stream.partitions:
             continue
         if (source := _ended_ring(config.runtime_dir / name, logs)) is not None:
-            entry = RingEntry(source, stream.name, stream.topics, stream.durability, stream.sync_interval_ms)
-            endpoint.add(entry, None)
+            yield RingEntry(source, stream.name, stream.topics, stream.durability, stream.sync_interval_ms)
 
 
 def _ended_ring(path: Path, logs: LogSet | None) -> RingSource | None:
@@ -110,6 +113,8 @@ def _ended_ring(path: Path, logs: LogSet | None) -> RingSource | None:
     except FileNotFoundError:
         pass
     except (RingError, OSError) as error:
+        if is_process_limit(error):
+            raise
         log.warning("ring of a removed partition not usable %s", pairs(ring=path.name, reason=error))
     return EndedRing.of_log(path.name, reader, *log_end) if reader is not None else None
 

@@ -35,7 +35,7 @@ from edge.local.producers import ProducerRing, Producers
 from edge.local.zmq_listener import ZmqListener
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
-from edge.recovery.retained_store import RetainedStore, in_order, retained_in
+from edge.recovery.retained_store import RetainedStore, in_order, last_of_each_topic, retained_in
 from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
 from edge.server.configured_limits import broker_limits, engine_limits, logged_rings
 from edge.server.disk_reserve import keep_reserve, use_reserve
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from bridge.format.installation import Installation
     from edge.broker.engine_rings import PartitionLike
     from edge.broker.limits import BrokerLimits
+    from edge.broker.retained_delivery import RetainedRecord
     from edge.delayed.ring import DelayedPartition
     from edge.engine.limits import EngineLimits
     from edge.log.log_set import LogSet
@@ -270,16 +271,14 @@ class MqttServer:
 
     def _restore_retained(self, streams: Streams) -> None:
         rings = [partition.ring for partition in streams.all()]
-        with absent_rings(self.config.runtime_dir, {ring.name for ring in rings}, self.past) as absent:
-            rings += absent
-            if self._state is not None:
-                logged = {
-                    name: epoch for name, (epoch, _) in self.log_ends.items() if is_ring_of_stream(name)
-                }
-                restored = self._state.retained.restore(self.listener.broker, rings, self.past, logged)
-            else:
-                records = in_order(retained_in(ring) for ring in rings)
-                restored = self.listener.broker.retained.restore(records)
+        absent = absent_rings(self.config.runtime_dir, {ring.name for ring in rings}, self.past)
+        if self._state is not None:
+            logged = {name: epoch for name, (epoch, _) in self.log_ends.items() if is_ring_of_stream(name)}
+            restored = self._state.retained.restore(self.listener.broker, rings, self.past, logged, absent)
+        else:
+            published: list[Iterable[RetainedRecord]] = [retained_in(ring) for ring in rings]
+            published += [last_of_each_topic(retained_in(ring)) for ring in absent]
+            restored = self.listener.broker.retained.restore(in_order(published))
         self.listener.broker.check_retained()
         if restored:
             log.info("retained messages restored %s", pairs(messages=restored))

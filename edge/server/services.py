@@ -241,13 +241,15 @@ class Services:
     def _start_consumers(self) -> ConsumersEndpoint:
         core = self._core
         assert core.consumers_listener is not None
-        from edge.server.consumers import add_ended_rings, add_streams, consumers_endpoint
+        from edge.server.consumers import add_streams, consumers_endpoint, ended_rings
 
+        ended = list(ended_rings(core.config, core.logs))
         endpoint = consumers_endpoint(
             core.config, core.streams, core.producers, core.listener, core.logs, core.consumers_listener
         )
         add_streams(endpoint, self._served, core.logs)
-        add_ended_rings(endpoint, core.config, core.logs)
+        for entry in ended:
+            endpoint.add(entry, None)
         endpoint.admit(core.budget.peers)
         endpoint.start()
         endpoint.refuse(self._consumers_refusal)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from edge.logging_setup import pairs
 from edge.streams.ring_files import LoggedRecords, reattached
+from persistence.errors import is_process_limit
 from ringbuf import Ring
 from ringbuf.errors import RingError
 
@@ -27,28 +27,25 @@ def is_ring_of_stream(name: str) -> bool:
     return _RING_OF_STREAM.fullmatch(name) is not None
 
 
-@contextmanager
-def absent_rings(
-    directory: Path, present: Collection[str], past: LoggedRecords | None
-) -> Iterator[list[Ring]]:
-    """Rings of streams in `directory` that are not in `present`, open to read until the end of the context.
+def absent_rings(directory: Path, present: Collection[str], past: LoggedRecords | None) -> Iterator[Ring]:
+    """Rings of streams in `directory` that are not in `present`, each open until the next one is requested.
 
-    `past` reads the log, which may have records that are damaged in the ring. An unusable ring is logged and
-    left out.
+    A stream may have had thousands of partitions, and the budget of descriptors does not count them. `past`
+    reads the log, which may have records that are damaged in the ring. An unusable ring is logged and left
+    out. Raises OSError if too many files are open.
     """
-    with ExitStack() as opened:
-        rings = []
-        for file in sorted(directory.glob("*.ring")):
-            if file.stem in present or not is_ring_of_stream(file.stem):
-                continue
-            try:
-                ring = reattached(file.with_suffix(""), past)
-            except (RingError, OSError) as error:
-                log.warning("ring of a removed stream not usable %s", pairs(file=file, reason=error))
-                continue
-            opened.callback(ring.close)
-            if ring.name != file.stem:
+    for file in sorted(directory.glob("*.ring")):
+        if file.stem in present or not is_ring_of_stream(file.stem):
+            continue
+        try:
+            ring = reattached(file.with_suffix(""), past)
+        except (RingError, OSError) as error:
+            if is_process_limit(error):
+                raise
+            log.warning("ring of a removed stream not usable %s", pairs(file=file, reason=error))
+            continue
+        with ring:
+            if ring.name == file.stem:
+                yield ring
+            else:
                 log.warning("ring of a removed stream ignored: a copy of %s %s", ring.name, pairs(file=file))
-                continue
-            rings.append(ring)
-        yield rings

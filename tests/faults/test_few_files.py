@@ -28,6 +28,7 @@ from tests.support.waiting import wait_until
 
 FEW = 72
 FEW_FOR_PEERS = 100
+GONE = 64  # partitions
 SETTINGS = """
 [limits]
 packet_max_bytes = 8192
@@ -73,6 +74,27 @@ def test_too_few_files_are_said_and_what_was_acknowledged_before_is_there_again(
             message = client.receive()
             assert isinstance(message, Publish)
             assert bytes(message.payload) == b"kept"
+
+
+def test_rings_of_a_removed_stream_cost_no_retained_message_where_few_files_may_be_open(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    topics = [f"gone/{number}" for number in range(4 * GONE)]
+    settings = f'[[stream]]\nname = "gone"\ntopics = ["gone/#"]\npartitions = {GONE}\nring_bytes = 65536\n'
+    with BrimProcess(runtime_directory, tmp_path, settings, bridge=False) as broker:
+        with SocketClient(broker.port, "p") as client:
+            for topic in topics:
+                client.send(Publish(topic, b"x", 1, True, packet_id=1))
+                assert client.receive() == PubAck(1, ReasonCode.NO_MATCHING_SUBSCRIBERS)
+        broker.kill()
+    with (
+        BrimProcess(runtime_directory, tmp_path, bridge=False, open_files=2 * GONE) as broker,
+        SocketClient(broker.port, "s") as client,
+    ):
+        client.send(Subscribe(1, (Subscription("gone/#"),)))
+        assert isinstance(client.receive(), SubAck)
+        received = [client.receive() for _ in topics]
+    assert {packet.topic for packet in received if isinstance(packet, Publish)} == set(topics)
 
 
 def _caused(by: BaseException) -> BaseException:
