@@ -1,5 +1,5 @@
 """TOML reader: converts the tables of a configuration to frozen Structs, and reports every mistake with
-its line: unknown keys, with the nearest known one, types and ranges.
+its line: unknown keys, with the nearest known one or the table that has the key, types and ranges.
 
 msgspec.convert stops at the first mistake and knows no lines, so this module walks the raw tables by the
 types of the Structs. Owns the walk and its messages; knows no setting of the broker.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=msgspec.Struct)
 
 _BAD = object()
+_PLACES_MAX = 2  # tables named in a message: `name`, for example, is in too many to be a help
 _SHOWN_MAX = 60  # of a value in a message: a whole file pasted into a string must not flood the terminal
 
 
@@ -40,6 +41,7 @@ class Problems:
         self.lines: dict[Path, int] | None = (
             None if lines is None else dict(lines)
         )  # None: the source has no lines
+        self.root: type[msgspec.Struct] | None = None  # of all tables; None: only one table is read
         self._found: list[tuple[int, str]] = []
         self._paths: list[Path] = []
 
@@ -108,9 +110,13 @@ def read_values(
 ) -> dict[str, Any]:
     """Fields of a `kind` in `raw`. Mistakes go to `problems`; invalid values are left out."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    problems.root = problems.root if path else kind
     for key in raw.keys() - fields.keys():
-        known = _nearest(key, fields) or f"; settings here: {', '.join(sorted(fields))}"
-        problems.add((*path, key), f"there is no such setting{known}")
+        near = _near(key, fields) + [f"{key} {place}" for place in _places_of(key, problems.root)]
+        hint = (
+            f"did you mean {', or '.join(near)}?" if near else f"settings here: {', '.join(sorted(fields))}"
+        )
+        problems.add((*path, key), f"there is no such setting; {hint}")
     values: dict[str, Any] = {}
     for key in fields.keys() & raw.keys():
         field = fields[key]
@@ -240,10 +246,41 @@ def _outside(value: float, low: float | None, high: float | None) -> str:
 
 
 def _nearest(word: object, words: Iterable[str]) -> str:
+    near = _near(word, words)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _near(word: object, words: Iterable[str]) -> list[str]:
     import difflib
 
-    near = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    return difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
+
+
+def _places_of(key: str, root: type[msgspec.Struct] | None) -> list[str]:
+    """Places of a setting in the tables of `root`; empty for a name that many tables have."""
+    places = []
+    tables = [("", root)] if root is not None else []
+    for table, kind in tables:  # grows
+        for field in msgspec.structs.fields(kind):
+            if field.encode_name == key:
+                places.append(f"in {table}" if table else "above the first table")
+            inner = _table_type(inspect.type_info(field.type))
+            if inner is not None:
+                name = f"{table.strip('[]')}.{field.encode_name}".lstrip(".")
+                tables.append((f"[[{name}]]" if inner[1] else f"[{name}]", inner[0]))
+    return places if len(places) <= _PLACES_MAX else []
+
+
+def _table_type(kind: inspect.Type) -> tuple[type[msgspec.Struct], bool] | None:
+    """The Struct of a setting that is a table, and True if it is a list of tables."""
+    match kind:
+        case inspect.StructType(cls=cls):
+            return cls, False
+        case inspect.VarTupleType(item_type=inspect.StructType(cls=cls)):
+            return cls, True
+        case inspect.UnionType(types=types):
+            return next((found for one in types if (found := _table_type(one))), None)
+    return None
 
 
 def shown(value: object) -> str:

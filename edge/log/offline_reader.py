@@ -72,7 +72,7 @@ class LogView:
                 raise _unreadable(directory, error) from error
             self._readers[directory] = reader
         if not any(reader.bases() or reader.archive.bases() for reader in self._readers.values()):
-            hint = "see --log; streams are logged whose durability is interval or disk"
+            hint = 'name its directory with --log; streams with durability "process" have no log'
             raise NoLog(f"there is no log in {self.directory}", hint=hint)
 
     def _there(self) -> Sequence[Path]:

@@ -157,9 +157,22 @@ MISTAKES = [
     ("[quota.user]\nsessions_max = 0", ":2: quota.user.sessions_max: 0 is below the least, 1"),
     (
         "[metrics]\ninterval_s = 1",
-        ":2: metrics.interval_s: there is no such setting; settings here: ",
+        ":2: metrics.interval_s: there is no such setting; did you mean interval_s in [sys]?",
     ),
-    ("[quota.users]\nsessions_max = 1", ":1: quota.users: there is no such setting; did you mean user?"),
+    (
+        "[log]\nsync_interval_ms = 1",
+        ":2: log.sync_interval_ms: there is no such setting; "
+        "did you mean scrub_interval_s, or sync_interval_ms in [[stream]]?",
+    ),
+    (
+        '[[listener]]\nlog_level = "debug"',
+        ":2: listener[0].log_level: there is no such setting; did you mean log_level above the first table?",
+    ),
+    ("[local]\nname = 'a'", ":2: local.name: there is no such setting; settings here: "),
+    (
+        "[quota.users]\nsessions_max = 1",
+        ":1: quota.users: there is no such setting; did you mean user, or users in [[tenant]]?",
+    ),
 ]
 
 
