@@ -4,7 +4,7 @@ A ring that is taken over is checked first, record by record. Damaged records ar
 has them. The others are declared lost, by a log line each and in the ring itself, so that every reader counts
 them and continues after them. A ring with an unusable header, of another version, or older than the log, is
 renamed to NAME.ring.bad, with a warning. None of this prevents a start. Only one such file per name is kept,
-because it occupies memory.
+because it occupies memory, and none if a new ring has no room otherwise.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READ_BYTES = 1 << 20  # of the log, at a time
+UNUSABLE = ".ring.bad"  # suffix of a renamed file
 LINES_MAX = 20  # of one ring's damage; the rest is summed up
 
 
@@ -200,7 +201,7 @@ def _compare_with_log(ring: Ring, log_end: LogEnd) -> None:
 
 
 def _rename_unusable(path: Path, error: Exception) -> None:
-    bad_file = ring_file(path).with_suffix(".ring.bad")
+    bad_file = ring_file(path).with_suffix(UNUSABLE)
     ring_file(path).replace(bad_file)
     with suppress(OSError):  # a directory: then the new ring reports it
         cursor_file(path).unlink()
@@ -211,15 +212,17 @@ def _rename_unusable(path: Path, error: Exception) -> None:
 def _created(
     path: Path, capacity_bytes: int, epoch: int, first_offset: int, mode: int, *, populate: bool = True
 ) -> Ring:
+    create = partial(
+        Ring.create,
+        path,
+        capacity_bytes=capacity_bytes,
+        epoch=epoch,
+        first_offset=first_offset,
+        mode=mode,
+        populate=populate,
+    )
     try:
-        ring = Ring.create(
-            path,
-            capacity_bytes=capacity_bytes,
-            epoch=epoch,
-            first_offset=first_offset,
-            mode=mode,
-            populate=populate,
-        )
+        ring = _with_room(create, path.parent)
     except OSError as error:
         with suppress(OSError):
             cursor_file(path).unlink()
@@ -232,6 +235,21 @@ def _created(
         raise RingsUnavailable(f"{problem}: {problem_of(error)}", hint=hint) from error
     log.info("ring created %s", pairs(name=path.name, bytes=capacity_bytes, epoch=epoch, offset=first_offset))
     return ring
+
+
+def _with_room(create: Callable[[], Ring], directory: Path) -> Ring:
+    """Result of `create`. Unusable rings are removed, oldest first, until there is room. Raises OSError."""
+    unusable = sorted(directory.glob(f"*{UNUSABLE}"), key=lambda file: file.lstat().st_ctime_ns)
+    for file in unusable:
+        try:
+            return create()
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.ENOMEM}:
+                raise
+            with suppress(OSError):  # a directory
+                file.unlink()
+                log.warning("unusable ring file removed %s", pairs(file=file, reason=error.strerror))
+    return create()
 
 
 def _report_damage(ring: Ring) -> None:

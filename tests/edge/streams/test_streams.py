@@ -18,6 +18,7 @@ from ringbuf import Ring
 from ringbuf.ring import cursor_file, ring_file
 from tests.support.children import Child
 from tests.support.project import ROOT
+from tests.support.waiting import PATIENCE_S
 
 RING_BYTES = 1 << 16
 
@@ -291,6 +292,58 @@ def test_no_room_in_memory_is_told_with_the_setting_to_change(tmp_path):
     assert "ring default-2 of 1048576 bytes cannot be created in " in run.stdout, run.stderr
     assert "lower ring_bytes or partitions" in run.stdout
     assert "['epochs', 'epochs.copy']" in run.stdout  # the two that fitted never held a record, and went
+
+
+def test_a_ring_larger_than_the_limit_of_file_sizes_ends_the_start_with_its_remedy(
+    runtime_directory, tmp_path
+):
+    """An error that was its own cause kept the start busy for ever."""
+    command = (
+        f"ulimit -f 60 && exec {sys.executable} -m edge run --port 0"
+        f" --runtime-dir {runtime_directory} --state-dir {tmp_path}"
+    )
+    refused = subprocess.run(
+        ["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    assert refused.returncode == 2, refused.stderr
+    assert "brim run: ring default-0 of " in refused.stderr
+    assert "File too large" in refused.stderr
+    assert "ulimit -f" in refused.stderr
+
+
+SMALL = """
+import logging, sys
+from pathlib import Path
+from edge.config.schema import Config, Stream
+from edge.streams.epochs import Epochs
+from edge.streams.streams import Streams
+from ringbuf.ring import ring_file
+logging.basicConfig(stream=sys.stdout)
+run = Path(sys.argv[1])
+stream = Stream(name="default", topics=("#",), ring_bytes=1 << 20, partitions=2)
+config = Config(runtime_dir=run, state_dir=run, stream=(stream,))
+def live():
+    streams = Streams.open(config, Epochs(run / "epochs"))
+    for partition in streams.all():
+        partition.writer.publish(b"x", key="a")
+    streams.close()
+    print(sorted(path.name for path in run.glob("*.ring*")))
+live()
+for partition in (0, 1):
+    ring_file(run / f"default-{partition}").write_bytes(b"\\xff" * (1 << 20))
+    live()
+"""
+
+
+def test_an_unusable_ring_is_removed_if_no_memory_is_left_for_the_new_one(tmp_path):
+    """In a mount namespace of its own, with a tmpfs that holds two rings and not three."""
+    mount = f'mount -t tmpfs -o size=3m none {tmp_path} && exec "$0" -c "$1" {tmp_path}'
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, sys.executable, SMALL]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if "unshare: " in run.stderr or "mount: " in run.stderr:
+        pytest.skip(f"this machine allows no mount namespaces: {run.stderr.strip()}")
+    assert run.stdout.count("['default-0.ring', 'default-1.ring']") == 3, run.stdout + run.stderr
+    assert run.stdout.count("unusable ring file removed") == 2
 
 
 def test_one_broker_runs_on_a_directory_and_the_other_is_told_which(tmp_path):
