@@ -79,6 +79,8 @@ def remedy_of(error: OSError) -> str:
     """Remedy for a file that cannot be read or replaced."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "free space on that disk"
+    if error.errno == errno.EFBIG:
+        return "raise the limit of file sizes: `ulimit -f`, or LimitFSIZE= of a service"
     if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.ELOOP):
         return "move or remove it"
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -134,7 +134,9 @@ class Mapping:
             return cls(descriptor, path, memory, writable=True)
         except OSError as error:
             os.unlink(path)
-            raise _explained(error, path, size, lock_memory=lock_memory) from error
+            if explained := _explained(error, path, size, lock_memory=lock_memory):
+                raise explained from error
+            raise
         finally:
             os.close(descriptor)
 
@@ -282,13 +284,13 @@ def _allocate_huge(descriptor: int, size: int) -> None:
         memory.madvise(_MADV_POPULATE_WRITE)
 
 
-def _explained(error: OSError, path: Path, size: int, *, lock_memory: bool) -> OSError:
-    """The same error with the remedy in its text."""
+def _explained(error: OSError, path: Path, size: int, *, lock_memory: bool) -> OSError | None:
+    """The same error with the remedy in its text; None: no remedy is known."""
     if error.errno == errno.ENOSPC:
         why = f"no room for {size} bytes in {path.parent}; remount that tmpfs larger or lower capacity_bytes"
     elif lock_memory and error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EPERM):
         limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
         why = f"{size} bytes may not be locked (limit {limit}); raise `ulimit -l` or LimitMEMLOCK="
     else:
-        return error
+        return None
     return OSError(error.errno, why, str(path))
