@@ -572,7 +572,7 @@ class Broker:
             self.wills.next_s,
             self.sys_topics.next_s,
             self.journal.next_s,
-            self.router.age(now_s),
+            self.router.forget_idle_topics(now_s),
         )
         return min(max(next_s - now_s, 0.0), work_s, REST_S)
 

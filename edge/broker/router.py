@@ -43,18 +43,18 @@ from edge.mqtt import Subscription, split_share
 from edge.session_store.journal_writer import SessionJournal
 
 _ENDED = object()
-# part of the table that is recycled at a time, so that a full table does not need it for every new topic
-RECYCLE_SHARE = 64
-RECYCLE_MIN = 16
-RECYCLE_MAX = 256  # an upper bound, so that no client waits long
+# topics that are forgotten at once when the table is full: a part, so that not each new topic needs a search
+RECYCLE_DIVISOR = 64
+RECYCLED_TOPICS_MIN = 16
+RECYCLED_TOPICS_MAX = 256  # so that no client waits long
 LEVEL_BYTES = 128  # cost of one level of a filter, whatever its name
 STRING_MAX_BYTES = 65_535  # of MQTT
-AGE_MIN = 16_384  # topics: fewer take a few MB, and stay
-AGE_PAUSE_S = 1.0  # between two searches for idle topics
-AGE_MAX = 1_024  # topics that one search examines
-ATTEMPTS = 8  # to route a new topic while its subscriptions change; the last attempt does not yield
-ROUTES = 128  # sessions of a new topic that may_receive() decides about between two yields
-FILTERS = 64  # removed from the tree between two yields
+IDLE_TABLE_MIN = 16_384  # topics; a smaller table takes a few MB, and is not searched for idle topics
+IDLE_SEARCH_PAUSE_S = 1.0  # between two searches for idle topics
+IDLE_SEARCH_MAX = 1_024  # places of the table that one search examines
+ROUTE_ATTEMPTS_MAX = 8  # to route a new topic while its subscriptions change; the last one does not yield
+DECIDED_SESSIONS_MAX = 128  # sessions of a new topic that may_receive() decides about between two yields
+REMOVED_FILTERS_MAX = 64  # removed from the tree between two yields
 
 
 class TopicLimits(Struct, frozen=True):
@@ -139,12 +139,12 @@ class Router:
             else self._engine.owner_may(owner, Table.TOPICS, 1)
         ):
             return None
-        for attempt in range(ATTEMPTS):
+        for attempt in range(ROUTE_ATTEMPTS_MAX):
             if topic != NO_TOPIC:
                 return topic
             changes, rules = self._tree.changes, self.routes.rules
             steps = self._matching(name)
-            match, denied = (yield from steps) if attempt < ATTEMPTS - 1 else at_once(steps)
+            match, denied = (yield from steps) if attempt < ROUTE_ATTEMPTS_MAX - 1 else at_once(steps)
             # another client may have made the topic known meanwhile
             topic = self._engine.topic_find(data)
             if topic == NO_TOPIC and rules == self.routes.rules and not self._tree.has_changed(changes, name):
@@ -292,7 +292,7 @@ class Router:
     def _forgetting(self, session: Session, topic_filters: list[str]) -> Steps[None]:
         for number, topic_filter in enumerate(topic_filters, 1):
             self._tree.remove(topic_filter, session.handle)
-            if number % FILTERS == 0:
+            if number % REMOVED_FILTERS_MAX == 0:
                 yield
 
     # ---- shared subscriptions ----
@@ -438,7 +438,7 @@ class Router:
                 target = self._targets.get(handle)
                 if target is None or not self._may_receive(target, name):
                     denied.append(handle)
-                if number % ROUTES == 0:
+                if number % DECIDED_SESSIONS_MAX == 0:
                     yield
         return match, denied
 
@@ -450,24 +450,24 @@ class Router:
             return all(self.may_receive(session, name) for session in target.members)
         return self.may_receive(target, name)
 
-    def age(self, now_s: float) -> float:
+    def forget_idle_topics(self, now_s: float) -> float:
         """Forget topics not used for `topics_idle_s`, or up to twice that; return the next search's time."""
         self._table_size = max(self._table_size, self._counters.topics)
-        if self._table_size < AGE_MIN:
+        if self._table_size < IDLE_TABLE_MIN:
             return math.inf
         idle_s = self.limits.topics_idle_s
-        pause_s = min(AGE_PAUSE_S, idle_s * AGE_MAX / self._table_size)
+        pause_s = min(IDLE_SEARCH_PAUSE_S, idle_s * IDLE_SEARCH_MAX / self._table_size)
         if now_s < self._aged_s + pause_s:
             return self._aged_s + pause_s
         passed_s, self._aged_s = now_s - self._aged_s, now_s
         places = self._table_size * min(passed_s / idle_s, 1.0)
-        self._engine.topics_age(min(math.ceil(places), AGE_MAX))
+        self._engine.topics_age(min(math.ceil(places), IDLE_SEARCH_MAX))
         return now_s + pause_s
 
     def _recycle(self) -> bool:
         """Forget topics that were not used lately. True if there were any."""
-        share = max(self._counters.topics // RECYCLE_SHARE, RECYCLE_MIN)
-        return self._engine.topics_recycle(min(share, RECYCLE_MAX)) > 0
+        share = max(self._counters.topics // RECYCLE_DIVISOR, RECYCLED_TOPICS_MIN)
+        return self._engine.topics_recycle(min(share, RECYCLED_TOPICS_MAX)) > 0
 
 
 def filter_bytes(topic_filter: str) -> int:

@@ -24,14 +24,15 @@ from edge.engine.engine import NO_TOPIC, OPTION_IDS_SHIFT, Engine, Match, counte
 from edge.engine.subscription_options import SubscriptionOptions, combined, route_options
 
 OPTIONS_MASK = (1 << OPTION_IDS_SHIFT) - 1
-MANY = 128  # topics from which on the filters of a session are looked up, instead of each topic
-PYTHON_PIECE = 128  # topics that Python examines one by one between two yields
-FEW = 16  # filters that are looked up at most
-PIECE = 1_024  # topics that are routed alike between two yields
-PLACES = 8_192  # topics that C examines between two yields
-WALK_MAX = 4_096  # branches of the trie of names that are examined at once, at most
+# at most, between two yields:
+ROUTED_TOPICS_MAX = 1_024  # topics that get equal routes in one call of the engine
+PYTHON_TOPICS_MAX = 128  # topics that Python examines one by one
+SCANNED_PLACES_MAX = 8_192  # places of the table of topics that C examines
+COMPARED_FILTERS_MAX = 128  # filters of a session that are compared
+WALK_MAX = 4_096  # branches of the trie of names that one search examines
+PYTHON_WALK_MAX = 128  # the same, if Python then examines each topic
+OVERLAPS_MAX = 16  # filters that overlap a changed one: with more, Python examines each topic
 Matching: TypeAlias = "Callable[[str, int], Steps[Match]]"  # SubscriptionTree.matching()
-FILTERS = 128  # filters of a session that are compared between two yields
 
 
 def is_route_options(options: SubscriptionOptions) -> TypeGuard[int]:
@@ -88,17 +89,17 @@ class SessionRoutes:
         first: int | None = 0
         data = topic_filter.encode()
         while first is not None:
-            matching, after = self._engine.topics_scan(data, first, PLACES, limit)
-            yield array("I", matching), (first, PLACES if after is None else after - first)
+            matching, after = self._engine.topics_scan(data, first, SCANNED_PLACES_MAX, limit)
+            yield array("I", matching), (first, SCANNED_PLACES_MAX if after is None else after - first)
             first = after
 
     def pieces(self, topic_filter: str, *, few: bool) -> Iterator[array[int]]:
         """All known topics that a filter matches, in pieces; small ones (`few`) for work in Python."""
-        topics_found = self.walked(topic_filter, MANY if few else WALK_MAX)
+        topics_found = self.walked(topic_filter, PYTHON_WALK_MAX if few else WALK_MAX)
         if topics_found is not None:
             yield topics_found
             return
-        yield from self._scanned_topics(topic_filter, PYTHON_PIECE if few else PIECE)
+        yield from self._scanned_topics(topic_filter, PYTHON_TOPICS_MAX if few else ROUTED_TOPICS_MAX)
 
     def _scanned_topics(self, topic_filter: str, limit: int) -> Iterator[array[int]]:
         return (topics for topics, _ in self._scanned(topic_filter, limit))
@@ -132,14 +133,16 @@ class SessionRoutes:
     def _recomputing(self, session: Session, topic_filter: str, matching: Matching) -> Steps[None]:
         rules, allowed = self.rules, self.allowed_filters_of(session, topic_filter)
         for allowed_filter in allowed.filters:
-            few = self.walked(allowed_filter, MANY)
+            few = self.walked(allowed_filter, PYTHON_WALK_MAX)
             others = None
             if few is None and allowed.certain:
                 others = yield from self._overlapping(session, topic_filter)
             if others is not None:
                 yield from self._recompute_by_filter(session, allowed_filter, others, rules)
             else:
-                pieces = (few,) if few is not None else self._scanned_topics(allowed_filter, PYTHON_PIECE)
+                pieces = (
+                    (few,) if few is not None else self._scanned_topics(allowed_filter, PYTHON_TOPICS_MAX)
+                )
                 for topics in pieces:
                     yield from self._recompute_by_topic(session, topics, matching, allowed.certain, rules)
             if session.ended or self.rules != rules:
@@ -168,7 +171,7 @@ class SessionRoutes:
         """Recompute routes in pieces. `others`: filters of the session that may match those topics."""
         only_filter = others == [topic_filter]
         for topics, places in self._scanned(
-            topic_filter, PIECE if only_filter or not others else PYTHON_PIECE
+            topic_filter, ROUTED_TOPICS_MAX if only_filter or not others else PYTHON_TOPICS_MAX
         ):
             if not others:
                 self._engine.routes_drop(topics, session.handle, 0)
@@ -181,14 +184,14 @@ class SessionRoutes:
                 return
 
     def _overlapping(self, session: Session, topic_filter: str) -> Steps[list[str] | None]:
-        """Filters of `session` that overlap `topic_filter`; None if there are more than FEW."""
+        """Filters of `session` that overlap `topic_filter`; None if there are more than OVERLAPS_MAX."""
         filters: list[str] = []
         for number, own_filter in enumerate(list(session.subscriptions), 1):
             if not is_share(own_filter) and overlap(own_filter, topic_filter):
                 filters.append(own_filter)
-                if len(filters) > FEW:
+                if len(filters) > OVERLAPS_MAX:
                     return None
-            if number % FILTERS == 0:
+            if number % COMPARED_FILTERS_MAX == 0:
                 yield
         return filters
 

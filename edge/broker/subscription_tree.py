@@ -18,7 +18,7 @@ from edge.broker.sliced_work import Steps
 from edge.engine.engine import Engine, Match
 from edge.mqtt.topic_filters import matches, split_share
 
-WORK = 2_048  # filters and subscriptions between two yields
+STEP_MAX = 2_048  # filters and subscriptions between two yields
 CHANGES_KEPT = 256  # latest filters that has_changed() compares
 
 
@@ -70,7 +70,7 @@ class SubscriptionTree:
         Subscriptions that change meanwhile may be in the result or not: see has_changed().
         """
         match = self._engine.match_begin(topic.encode(), session)
-        while not self._engine.match_step(match, WORK):
+        while not self._engine.match_step(match, STEP_MAX):
             yield
         return match
 

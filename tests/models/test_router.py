@@ -58,7 +58,7 @@ def identifiers_of(subscriptions: list[Subscribed]) -> list[int]:
 class RouterMachine(RuleBasedStateMachine):
     """Rules are what can happen; after each, all routes are compared."""
 
-    many, age_min = session_routes.MANY, router_module.AGE_MIN
+    many, age_min = session_routes.PYTHON_WALK_MAX, router_module.IDLE_TABLE_MIN
 
     @initialize()
     def begin(self) -> None:
@@ -66,11 +66,14 @@ class RouterMachine(RuleBasedStateMachine):
         self.router = self.bench.broker.router
         self.clients: dict[str, Client] = {}
         self.denied: set[tuple[str, str]] = set()
-        session_routes.MANY, router_module.AGE_MIN = self.many, 1
+        session_routes.PYTHON_WALK_MAX, router_module.IDLE_TABLE_MIN = self.many, 1
         self.now_s = 1.0
 
     def teardown(self) -> None:
-        session_routes.MANY, router_module.AGE_MIN = RouterMachine.many, RouterMachine.age_min
+        session_routes.PYTHON_WALK_MAX, router_module.IDLE_TABLE_MIN = (
+            RouterMachine.many,
+            RouterMachine.age_min,
+        )
         if hasattr(self, "bench"):
             self.clients.clear()
             del self.router
@@ -116,7 +119,7 @@ class RouterMachine(RuleBasedStateMachine):
         """Topics without use are forgotten, and their memory is freed."""
         for _ in range(2 * 256 if twice else 1):  # twice around the smallest table
             self.now_s += 2 * self.router.limits.topics_idle_s
-            self.router.age(self.now_s)
+            self.router.forget_idle_topics(self.now_s)
         assert not (twice and len(self.bench.engine.topics()))
 
     @rule(name=NAMES)

@@ -130,11 +130,11 @@ def test_a_control_packet_longer_than_its_limit_is_refused_by_its_header(
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A bench on which each slice of work is over after one step, and a step takes one topic."""
-    for limit in ("PIECE", "PYTHON_PIECE"):
+    for limit in ("ROUTED_TOPICS_MAX", "PYTHON_TOPICS_MAX"):
         monkeypatch.setattr(session_routes, limit, 1)
-    for limit in ("WALK_MAX", "MANY"):
+    for limit in ("WALK_MAX", "PYTHON_WALK_MAX"):
         monkeypatch.setattr(session_routes, limit, 0)
-    monkeypatch.setattr(subscription_tree, "WORK", 1)
+    monkeypatch.setattr(subscription_tree, "STEP_MAX", 1)
     monkeypatch.setattr(subscribe, "PLAIN_BODY_MAX_BYTES", 0)
     with Bench(by_rules=False) as bench:
         bench.broker._pending._clock = map(float, count()).__next__

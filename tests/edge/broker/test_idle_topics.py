@@ -13,7 +13,7 @@ from edge.mqtt import Properties, Publish, Subscribe, Subscription
 from tests.support.mqtt_bench import Bench, Wire
 
 IDLE = BrokerLimits(topics=TopicLimits(topics_idle_s=100.0))
-MANY = router.AGE_MIN
+MANY = router.IDLE_TABLE_MIN
 
 
 def names(count: int) -> list[str]:
@@ -102,8 +102,8 @@ def test_idle_topics_go_a_few_at_a_time(idle_s: float, monkeypatch: pytest.Monke
         publish(bench, names(MANY + 1))
         for _ in range(3_000):
             before = known(bench)
-            bench.broker.router.age(bench.now_ms / 1000)
+            bench.broker.router.forget_idle_topics(bench.now_ms / 1000)
             forgotten.append(before - known(bench))
             bench.now_ms += 1_000
     assert sum(forgotten) == MANY + 1
-    assert max(forgotten) <= router.AGE_MAX
+    assert max(forgotten) <= router.IDLE_SEARCH_MAX
