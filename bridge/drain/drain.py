@@ -18,10 +18,11 @@ After a kill at any instruction there are two cases. Without an intent, the sink
 With an intent, the next drain reads the same records again, builds the same bytes and puts the same name. If
 those records are gone, the drain checks whether the sink has the name.
 
-Not covered: a store that executes a put so late that its number was given again meanwhile: after it has
-answered "no such name" about a file whose records are gone from ring and log; or, 25 s after the request has
-timed out at the earliest, after another bridge has taken over the lease (lease.py). A batch then reads each
-record once, and a stream that is past that number leaves the late file out. The gap report names the number.
+Not covered: a store that executes a put after the number of the file was given to another file. This needs
+one of two events. The store first answers "no such name", and the records of the file are gone from ring and
+log. Or the store executes the put 25 s or more after the request timed out, and another bridge has taken over
+the lease (lease.py). A batch query then still reads each record once. A stream that has passed the number
+does not read the late file. The gap report names the number.
 """
 
 from __future__ import annotations

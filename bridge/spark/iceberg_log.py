@@ -66,7 +66,7 @@ PROPERTIES = {
 }
 LOCAL, SQLITE = "file://", "sqlite:///"
 NOT_IN_PATHS = "%#?"  # programs that read a URL give these characters a meaning
-SMALL = 0.75  # share of the size of a large file, from which a file is large
+SMALL = 0.75  # a file below this share of the requested size is small
 PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
 

@@ -19,9 +19,10 @@ store begins empty. A file that cannot be opened or created now, such as on a fu
 Invariants: memory is bounded by CACHE_BYTES and one batch, however many messages there are. Identifiers are
 never used twice.
 
-A start reports transactions that SQLite has dropped from the write-ahead log, which a power cut or damage has
-left with wrong frames, and then checks the whole file. A single one may be the work of a kill, after which
-the ring has its records: then `is_interrupted` is set, and the caller, who knows the ring, reports it.
+A power cut or damage may leave wrong frames in the write-ahead log, and SQLite drops the transactions behind
+them. A start reports dropped transactions, and then checks the whole file. A single dropped transaction may
+also come from a kill. The ring then still has its records, so the store only sets `is_interrupted`: the
+caller knows the ring, and reports the loss if the ring does not have them.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ reads the journal back: edge/recovery/read_journal.py does.
 
 If the journal has no room for a record, a snapshot is written instead. It contains the whole state. No answer
 is sent until it is written. A snapshot is taken on the broker's thread (snapshot.py), and encoded and
-written on another. A failed snapshot is repeated every RETRY_S. Meanwhile the journal gets room by a snapshot
-in the spare files, in memory, which survives the death of the broker, if the ring has left its log: a log
-must not continue what only memory has. Without them publishers wait while the journal is full.
+written on another. A failed snapshot is repeated every RETRY_S. Until one succeeds, a snapshot in the spare
+files frees the journal. The spare files are in memory, so they survive the death of the broker, but not a
+power cut. They are used only while the journal's ring is not in its log: a log must not continue a state that
+only memory has. Without spare files publishers wait while the journal is full.
 
 With a log, the journal is not full until the log has `in_log_bytes` of it that no snapshot contains: a
 restart reads there what the ring has overwritten.

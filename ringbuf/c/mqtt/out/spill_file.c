@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The spill file (spill_file.h): its memory, and storing, moving and freeing single copies.  Only this file,
- * event_loop.c and watchdog.c make system calls.
+ * The spill file (spill_file.h): its memory, and storing, moving and freeing single copies.
  *
  * Memory.  An extent gets its memory when it is taken, and returns it when no session needs its copies.  A
  * few extents of one unit keep theirs for reuse.  The last of these is reserved for compaction, so that a

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Routes: the sessions that a record of a topic goes to, with the options of each.  Filters are matched in
- * subscriptions.c, once per topic.
+ * match_filters.c, once per topic.
  *
  * A route references a session by pointer and generation.  The end of a session therefore needs no search.  A
  * dead route is removed when the topic's routes are next iterated, or when a new route needs its place.
