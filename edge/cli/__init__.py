@@ -208,5 +208,8 @@ def usage() -> str:
     """Help text of `brim` without a verb."""
     verbs = "\n".join(f"  {verb:<10} {description}" for verb, description in VERBS.items())
     statuses = "\n".join(f"  {status:<10} {status.meaning}" for status in Exit)
-    more = "`brim VERB --help` shows the options of a verb, `brim --version` the version."
+    more = (
+        "`brim spark JOB` has statuses of its own; `brim spark JOB --help` lists them.\n\n"
+        "`brim VERB --help` shows the options of a verb, `brim --version` the version."
+    )
     return f"brim VERB ...\n\n{verbs}\n\nExit status:\n{statuses}\n\n{more}"

@@ -8,9 +8,9 @@
     brim bench mqtt --self-test                  limit of the load generator on this machine
 
 Each message carries its number, its topic and the time at which it was due. Lost, duplicated and reordered
-messages are counted. A slow broker makes the measured times longer, not the messages fewer. Each figure
-stands next to that of the load generator against a server that does nothing: a figure close to that is a
-lower bound.
+messages are counted. If the broker is slow, the generator sends the same number of messages, and measures
+longer times. Next to each figure is the limit: the same figure with a server that does nothing. If both are
+close, the load generator is the limit, and the broker may be faster than its figure.
 
 Exit status: 0 done, 1 messages or connections were lost or refused, 2 not measured, 3 no broker is reachable,
 4 the broker refuses clients.

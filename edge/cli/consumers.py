@@ -9,8 +9,8 @@
     brim consumers set GROUP --speed 10                 replay at ten times the original speed
     brim consumers forget GROUP                         remove a group
 
-reset and forget need a group without running consumers. A value of `set` precedes those of the consumers and
-of the configuration file.
+reset and forget need a group without running consumers. A value of `set` overrides those of the consumers
+and of the configuration file.
 
 Exit status: 0 done, 2 wrong arguments, 3 no broker is reachable, 4 refused, with the reason.
 """

@@ -7,7 +7,7 @@
     brim context rm plant
 
 `--context NAME` of these verbs uses another context once. A command with --host, --port, --unix or --url uses
-none. The file, ~/.config/brim/contexts.json, has mode 0600 and no password.
+no context. The file, ~/.config/brim/contexts.json, has mode 0600 and no password.
 
 Exit status: 0 done, 2 wrong arguments, or no such context.
 """

@@ -1,6 +1,6 @@
 """Show or cancel delayed messages of the broker of this machine.
 
-    brim delayed [ls]           messages that wait, with number, topic, time and the first bytes
+    brim delayed [ls]           waiting messages, with number, topic, time and the first bytes
     brim delayed cancel ID ...  remove messages by number
 
 A client publishes to $delayed/SECONDS/TOPIC; the broker publishes the message to TOPIC after SECONDS. Only

@@ -1,6 +1,6 @@
 """Exit statuses of the command `brim`: one table for all verbs, the help text and the reference pages.
 
-Verbs that judge stored records, such as `brim spark gaps`, have statuses of their own; their help has them.
+Verbs that judge stored records, such as `brim spark gaps`, have statuses of their own: their help lists them.
 """
 
 from __future__ import annotations

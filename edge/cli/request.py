@@ -3,8 +3,8 @@
     brim request plant/7/command start              one request, one response
     brim request fleet/ping x -C 10 -W 2s            up to ten responses, within two seconds
 
-`brim reply` answers such requests. The response topic is made up, unless --response-topic is given; only
-responses with the correlation data of this request are printed.
+`brim reply` answers such requests. The command generates a response topic, unless --response-topic is given.
+Only responses with the correlation data of this request are printed.
 
 Exit status: 0 done, 2 wrong arguments, 3 no broker is reachable or the connection broke, 4 refused by the
 broker, 5 no response in the time of -W.

@@ -1,6 +1,6 @@
 """Show streams: their partitions, rings, fill level, rate, durability, retention and readers.
 
-    brim streams                        one row per ring, with the rate of a short time
+    brim streams                        one row per ring, with its rate, measured for --window
     brim streams --readers              and the readers of each ring, with lag and losses
 
 Exit status: 0 done, 2 wrong arguments, 3 no broker is reachable, 4 refused by the broker.

@@ -5,8 +5,8 @@
     brim tap --rate                     messages and bytes per second of each topic, once a second
     brim tap --payload hex -C 1         one message, with its payload in hexadecimal digits
 
-The broker takes no part: if the output is slow, messages are left out and counted. `R` marks a message that
-was published as retained.
+The broker does no work for it. If the output is slow, messages are left out and counted. `R` marks a message
+that was published as retained.
 
 Exit status: 0 done, 2 wrong arguments, 3 no broker is reachable, 4 refused by the broker, 5 the time of -W
 is over.

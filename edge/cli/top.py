@@ -5,7 +5,8 @@
     brim top --json --count 10          ten samples, as one JSON object per line
 
 Keys: q quit, c clients instead of rings, s next sort column, + and - interval, / filter (Enter ends it),
-space pause. A broker that ends is waited for. Clients are requested only while they are shown.
+space pause. If the broker ends, the command waits for the next one. It requests clients only while they are
+shown.
 
 Exit status: 0 done, 2 wrong arguments, 3 no broker is reachable, 4 refused by the broker.
 """

@@ -4,10 +4,10 @@
     brim web --users web.users --admin ann     with log-in; `brim passwd web.users ann` adds the user
     brim web --config brim.toml                with the settings of [web]
 
-It is a process of its own, which uses the broker of this machine. It must run as the user of the broker to
-change anything. Without --users it only reads. Other machines reach it only with users and TLS, which [web]
-of the configuration sets. Needs the extra `web`: pip install 'brim[web]'. With `listen` in [web] the broker
-starts the console itself.
+The console is a process of its own, and uses the broker of this machine. It can change something only if it
+runs as the user of the broker, and with --users. Other machines reach it only with users and TLS, which [web]
+of the configuration sets. With `listen` in [web] the broker starts the console itself. Needs the extra `web`:
+pip install 'brim[web]'.
 
 Exit status: 0 stopped, 2 wrong arguments, or not started.
 """
