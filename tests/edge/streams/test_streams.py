@@ -311,7 +311,7 @@ def test_a_ring_larger_than_the_limit_of_file_sizes_ends_the_start_with_its_reme
     assert "ulimit -f" in refused.stderr
 
 
-SMALL = """
+LIFE = """
 import logging, sys
 from pathlib import Path
 from edge.config.schema import Config, Stream
@@ -320,25 +320,22 @@ from edge.streams.streams import Streams
 from ringbuf.ring import ring_file
 logging.basicConfig(stream=sys.stdout)
 run = Path(sys.argv[1])
+for damaged in sys.argv[2:]:
+    ring_file(run / damaged).write_bytes(bytes(1 << 20))
 stream = Stream(name="default", topics=("#",), ring_bytes=1 << 20, partitions=2)
-config = Config(runtime_dir=run, state_dir=run, stream=(stream,))
-def live():
-    streams = Streams.open(config, Epochs(run / "epochs"))
-    for partition in streams.all():
-        partition.writer.publish(b"x", key="a")
-    streams.close()
-    print(sorted(path.name for path in run.glob("*.ring*")))
-live()
-for partition in (0, 1):
-    ring_file(run / f"default-{partition}").write_bytes(b"\\xff" * (1 << 20))
-    live()
+streams = Streams.open(Config(runtime_dir=run, state_dir=run, stream=(stream,)), Epochs(run / "epochs"))
+for partition in streams.all():
+    partition.writer.publish(b"x", key="a")
+streams.close()
+print(sorted(path.name for path in run.glob("*.ring*")))
 """
 
 
 def test_an_unusable_ring_is_removed_if_no_memory_is_left_for_the_new_one(tmp_path):
     """In a mount namespace of its own, with a tmpfs that holds two rings and not three."""
-    mount = f'mount -t tmpfs -o size=3m none {tmp_path} && exec "$0" -c "$1" {tmp_path}'
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, sys.executable, SMALL]
+    lives = " && ".join(f'"$0" -c "$1" {tmp_path} {damaged}' for damaged in ("", "default-0", "default-1"))
+    mount = f"mount -t tmpfs -o size=3m none {tmp_path} && {lives}"
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, sys.executable, LIFE]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if "unshare: " in run.stderr or "mount: " in run.stderr:
         pytest.skip(f"this machine allows no mount namespaces: {run.stderr.strip()}")
