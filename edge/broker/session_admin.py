@@ -5,6 +5,8 @@ All methods run on the broker's thread. Owns nothing; edge.broker.sessions owns 
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,19 @@ TEXT_MAX = 1_024  # characters of a text, except the client identifier, which ot
 _PROTOCOLS = {3: "3.1", 4: "3.1.1", 5: "5"}
 
 
+@dataclass
+class SessionListing:
+    """The state of one reader of pages: clients that no page has shown yet, and the number of rows shown."""
+
+    client_ids: deque[str] = field(default_factory=deque)
+    shown: int = 0
+
+    def take_back(self, rows: list[dict[str, Any]]) -> None:
+        """Show these last rows again, in the next page."""
+        self.client_ids.extendleft(row["client_id"] for row in reversed(rows))
+        self.shown -= len(rows)
+
+
 class SessionAdmin:
     """Pages of sessions, one session in detail, and the end of a connection or session."""
 
@@ -28,14 +43,21 @@ class SessionAdmin:
         self._broker = broker
         self._stats = stats
 
-    def page(self, first: int, count: int) -> tuple[list[dict[str, Any]], bool]:
+    def page(self, listing: SessionListing, first: int, count: int) -> tuple[list[dict[str, Any]], bool]:
         """Rows of `count` sessions from number `first` on, oldest first.
 
-        The second value is True if more sessions follow.
+        The second value is True if more sessions follow. A listing has the sessions of its first page's time,
+        without those that have ended since; so each of the others is in one page, whatever ends meanwhile.
         """
-        sessions = list(islice(self._broker.sessions.all(), first, first + count + 1))
-        rows = [row for session in sessions[:count] for row in self._rows(session)]
-        return rows, len(sessions) > count
+        if not first or first != listing.shown:
+            listing.client_ids = deque(islice(self._broker.sessions.client_ids(), first, None))
+            listing.shown = first
+        rows: list[dict[str, Any]] = []
+        while listing.client_ids and len(rows) < count:
+            session = self._broker.sessions.get(listing.client_ids.popleft())
+            rows += () if session is None else self._rows(session)
+        listing.shown += len(rows)
+        return rows, bool(listing.client_ids)
 
     def show(self, client_id: str) -> dict[str, Any] | None:
         """The row of one session, with its will and subscriptions. None if there is no such session."""

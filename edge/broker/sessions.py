@@ -88,6 +88,10 @@ class Sessions:
         """All sessions without a copy, oldest first. None may be added or removed during the iteration."""
         return iter(self._by_client.values())
 
+    def client_ids(self) -> Iterator[str]:
+        """Client identifiers of all sessions, in the same order and under the same condition."""
+        return iter(self._by_client)
+
     @property
     def failure(self) -> str:
         """Reason why no lasting session can be promised now; "" if it can."""

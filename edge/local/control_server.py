@@ -25,7 +25,7 @@ from msgspec import field
 
 from edge.broker.durability import Lost
 from edge.broker.retained_admin import PAGE_BYTES, RetainedAdmin
-from edge.broker.session_admin import SessionAdmin
+from edge.broker.session_admin import SessionAdmin, SessionListing
 from edge.config.directories import control_socket
 from edge.config.public_settings import public_settings
 from edge.config.schema import Config, Stream
@@ -107,6 +107,7 @@ class LocalPeer(Peer, eq=False):
     filters: tuple[str, ...] = ()  # of its last `rings` request with `follow`
     admitted: dict[tuple[str, int], Ring] = field(default_factory=dict)
     produces: set[str] = field(default_factory=set)
+    sessions: SessionListing = field(default_factory=SessionListing)
 
 
 class LocalEndpoint(Server[LocalPeer]):
@@ -192,7 +193,7 @@ class LocalEndpoint(Server[LocalPeer]):
             case Drained():
                 return self._drained(peer, request)
             case Sessions(first=first):
-                return await self._session_page(first)
+                return await self._session_page(peer.sessions, first)
             case Session(client_id=client_id):
                 return await self._session_details(client_id)
             case Disconnect() | RemoveSession():
@@ -259,12 +260,14 @@ class LocalEndpoint(Server[LocalPeer]):
         peer.produces.add(name)
         return info
 
-    async def _session_page(self, first: int) -> Answer:
+    async def _session_page(self, listing: SessionListing, first: int) -> Answer:
         """One page of sessions: as many as fit into an answer."""
         admin = self._of_clients(self._sessions)
-        rows, more = await self._on_writer_thread(lambda: admin.page(max(first, 0), SESSIONS_PAGE))
+        rows, more = await self._on_writer_thread(lambda: admin.page(listing, max(first, 0), SESSIONS_PAGE))
         while len(encode(answer := SessionList(tuple(rows), more))) > ANSWER_MAX_BYTES and len(rows) > 1:
-            rows, more = rows[: len(rows) // 2], True
+            half = len(rows) // 2
+            listing.take_back(rows[half:])
+            rows, more = rows[:half], True
         return answer
 
     async def _session_details(self, client_id: str) -> Answer:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from edge.auth.interfaces import ClientInfo
-from edge.broker.session_admin import SessionAdmin
+from edge.broker.session_admin import SessionAdmin, SessionListing
 from edge.mqtt import (
     ConnAck,
     Connect,
@@ -147,7 +147,8 @@ def test_sessions_are_listed_page_by_page() -> None:
         admin = SessionAdmin(bench.broker, bench.stats)
         for n in range(5):
             user(bench, f"c{n}", "ann").drop()
-        pages = [admin.page(first, 2) for first in (0, 2, 4)]
+        listing = SessionListing()
+        pages = [admin.page(listing, first, 2) for first in (0, 2, 4)]
         assert [[row["client_id"] for row in rows] for rows, _ in pages] == [
             ["c0", "c1"],
             ["c2", "c3"],
@@ -155,6 +156,22 @@ def test_sessions_are_listed_page_by_page() -> None:
         ]
         assert [more for _, more in pages] == [True, True, False]
         assert pages[0][0][0]["connected"] is False
+
+
+def test_a_session_that_ends_between_two_pages_hides_no_other() -> None:
+    with users() as bench:
+        admin, listing = SessionAdmin(bench.broker, bench.stats), SessionListing()
+        for n in range(8):
+            user(bench, f"c{n}", "ann").drop()
+        rows, more = admin.page(listing, 0, 4)
+        listing.take_back(rows[2:])
+        for client_id in ("c0", "c3", "c7"):
+            assert admin.remove(client_id)
+        shown = rows[:2]
+        while more:
+            rows, more = admin.page(listing, len(shown), 2)
+            shown += rows
+        assert [row["client_id"] for row in shown] == ["c0", "c1", "c2", "c4", "c5", "c6"]
 
 
 def test_a_restart_knows_who_has_the_identifier() -> None:
