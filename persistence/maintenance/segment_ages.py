@@ -38,7 +38,7 @@ class _Segment:
 
 
 class SegmentAges:
-    """SegmentAges of the segments of one log."""
+    """Ages of the segments of one log."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Segment] = {}

@@ -40,7 +40,7 @@ class SalvagingFiles:
         try:
             return self._files.read(handle, length, position)
         except OSError as error:
-            length = max(min(length, self._files.size(handle) - position), 0)
+            length = min(length, self._files.size(handle) - position)
             sectors = [
                 self._sector(handle, at, position + length)
                 for at in range(position, position + length, SECTOR_BYTES)

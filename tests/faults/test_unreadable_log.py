@@ -18,16 +18,18 @@ from edge.log.offline_reader import LogView, ScanPosition
 from edge.log.surviving_log import FILES_MAX, PATIENCE_S, SurvivingLog
 from persistence import Log, LogReader
 from persistence.archive import archive_segment
-from persistence.files import OsFiles
+from persistence.files import OsFiles, opened
 from persistence.read import log_reader
 from persistence.read.merged_reader import MergedReader
 from persistence.segment.format import HEADER_PAGE_BYTES
+from persistence.segment.salvaging_files import SalvagingFiles
 from tests.bridge.source.test_partition_source import log_thread, written
 from tests.support.bad_disk import BadDisk
 from tests.support.bridges import EPOCH as BRIDGE_EPOCH
 from tests.support.bridges import Gates, begin_all, drain, publish, ring, run_dry, settings
 from tests.support.drained_files import offsets_drained
 from tests.support.kept_logs import EPOCH, Kept, keep
+from tests.support.logs import Written, read_all, recovered
 
 RECORDS = 12
 SEGMENT_BYTES = 9216  # two records each
@@ -60,15 +62,26 @@ def place_of_header(path: Path) -> tuple[int, int]:
     return 0, HEADER_PAGE_BYTES - 1
 
 
-def place_of_record(path: Path) -> tuple[int, int]:
-    """A byte in the middle of the first record."""
-    at = path.read_bytes().index(b"%04d" % min(offsets_in(path)) * 500) + 1000
+def place_of(path: Path, offset: int) -> tuple[int, int]:
+    """A byte in the middle of a record."""
+    at = path.read_bytes().index(b"%04d" % offset * 500) + 1000
     return at, at
 
 
-@pytest.mark.parametrize("place", [place_of_header, place_of_record])
+def place_of_first(path: Path) -> tuple[int, int]:
+    return place_of(path, min(offsets_in(path)))
+
+
+def place_of_last(path: Path) -> tuple[int, int]:
+    return place_of(path, max(offsets_in(path)))
+
+
+@pytest.mark.parametrize(
+    ("place", "part"),
+    [(place_of_header, slice(None)), (place_of_first, slice(1)), (place_of_last, slice(-1, None))],
+)
 def test_a_disk_error_is_an_error_and_only_a_salvaging_reader_reads_past_it(
-    tmp_path: Path, place: Callable[[Path], tuple[int, int]]
+    tmp_path: Path, place: Callable[[Path], tuple[int, int]], part: slice
 ) -> None:
     path, files = kept(tmp_path), BadDisk()
     hit = offsets_in(path)
@@ -78,7 +91,7 @@ def test_a_disk_error_is_an_error_and_only_a_salvaging_reader_reads_past_it(
     with pytest.raises(OSError, match="Input/output error") as error:
         all_offsets(reader)
     assert error.value.filename == str(path)
-    lost = {min(hit)} if place is place_of_record else hit
+    lost = sorted(hit)[part]
     assert all_offsets(reader.salvaging()) == [it for it in range(RECORDS) if it not in lost]
     assert {damage.segment for damage in reader.damaged.values()} == {path.name}
     if place is place_of_header:
@@ -100,6 +113,30 @@ def test_what_is_no_file_is_an_error_and_only_a_salvaging_reader_reads_past_it(
     with pytest.raises(OSError, match="not a regular file"):
         all_offsets(reader)
     assert all_offsets(reader.salvaging()) == [it for it in range(RECORDS) if it not in hit]
+
+
+def test_a_segment_that_was_read_before_it_became_unreadable_is_left_out(tmp_path: Path) -> None:
+    path = kept(tmp_path)
+    hit = offsets_in(path)
+    reader = LogReader(OsFiles(), str(tmp_path))
+    reader.refresh()
+    salvaging = reader.salvaging()
+    assert all_offsets(salvaging) == list(range(RECORDS))
+    path.unlink()
+    path.mkdir()
+    assert all_offsets(salvaging) == [it for it in range(RECORDS) if it not in hit]
+
+
+def test_a_read_past_the_end_of_an_unreadable_file_returns_no_more_bytes_than_the_file_has(
+    tmp_path: Path,
+) -> None:
+    path, files = tmp_path / "file", BadDisk()
+    path.write_bytes(b"x" * 1000)
+    files.break_at(path, 600, 999)
+    with opened(files, str(path)) as handle:
+        salvaging = SalvagingFiles(files)
+        assert salvaging.read(handle, 4096, 0) == b"x" * 512 + bytes(488)
+        assert salvaging.read(handle, 4096, 700) == bytes(300)
 
 
 @pytest.mark.parametrize("part", ["records", "footer"])
@@ -299,3 +336,25 @@ def test_the_live_segment_is_read_by_a_salvaging_reader_too(tmp_path: Path) -> N
     with Log(tmp_path, files, segment_bytes=SEGMENT_BYTES, retain_bytes=0, direct=False) as log:
         log.recover()
         assert all_offsets(log.reader.salvaging()) == [it for it in range(RECORDS) if it not in hit]
+
+
+def test_a_salvaging_reader_gets_the_records_that_the_live_segment_gets_later() -> None:
+    written = Written.empty()
+    written.add("a-0", EPOCH, [b"0"])
+    written.sync()
+    salvaging = written.log.reader.salvaging()
+    for number in range(1, 3):
+        written.add("a-0", EPOCH, [b"%d" % number])
+        written.sync()
+        assert written.log.reader.salvaging() is salvaging
+        assert list(read_all(salvaging, "a-0", EPOCH)) == list(range(number + 1))
+
+
+def test_a_salvaging_reader_has_records_that_no_proof_follows_after_a_start() -> None:
+    """The process was killed after its last sync: only the recovery knows where the log ends."""
+    written = Written.empty()
+    for number in range(3):
+        written.add("a-0", EPOCH, [b"%d" % number])
+        written.sync()
+    log, _ = recovered(written.files.kill())
+    assert list(read_all(log.reader.salvaging(), "a-0", EPOCH)) == list(range(3))
