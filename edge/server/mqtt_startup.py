@@ -28,7 +28,7 @@ from edge.broker.durability import Upstream, reason_code, refusal
 from edge.config.directories import make_directory
 from edge.config.directory_lock import DirectoryLock
 from edge.config.listener import Listener as ListenerConfig
-from edge.config.schema import Config, Durability, Metrics
+from edge.config.schema import AckGate, Config, Durability, Metrics
 from edge.engine.engine import engine_of, limits_of, set_limits
 from edge.errors import DirectoryBusy, EdgeError
 from edge.local.producers import ProducerRing, Producers
@@ -388,8 +388,12 @@ class MqttServer:
         self._wait_for_logs(_ends_of(entry.ring for entry in streams.all() if entry.visible == "durable"))
 
     def _records_synced(self) -> Callable[..., None]:
-        """Note the records that rings of durability `disk` have now. The result waits for their logs."""
-        rings = (entry.ring for entry in self.streams.all() if entry.durability is Durability.DISK)
+        """Note the records of rings whose acknowledgements wait. The result waits for their logs.
+
+        Those of `upstream`, too: otherwise a power cut could leave the identifier of a message of QoS 2 in a
+        snapshot, and the message neither in the log nor in a sink.
+        """
+        rings = (entry.ring for entry in self.streams.all() if entry.durability.ack_gate is not AckGate.NONE)
         return partial(self._wait_for_logs, _ends_of(rings))
 
     def _wait_for_logs(self, ends: Mapping[Ring, int], look: Callable[[], object] = lambda: None) -> None:

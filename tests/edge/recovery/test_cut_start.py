@@ -127,3 +127,40 @@ def test_a_power_cut_after_a_later_snapshot_loses_no_message_of_qos_2(tmp_path: 
     cut_power(broker)
     held.unlink()
     assert payloads_after_repetition(broker, message) == [b"before", b"once", b"end"]
+
+
+UPSTREAM = """
+[sessions]
+durability = "disk"
+[[bridge]]
+name = "unreachable"
+to = "mqtt://127.0.0.1:1"
+[[stream]]
+name = "plant"
+topics = ["#"]
+durability = "upstream"
+ring_bytes = "1 MiB"
+"""
+
+
+def test_a_power_cut_after_a_snapshot_loses_no_message_of_qos_2_that_waits_for_a_sink(tmp_path: Path) -> None:
+    """The sink does not have it, so the sender has no PUBREC, and repeats the message."""
+    held = tmp_path / "held"
+    message = Publish("plant/1", b"once", qos=2, packet_id=1)
+    broker = BrimProcess(tmp_path / "run", tmp_path, UPSTREAM, bridge=False, module=HELD_BROKER)
+    broker.start(HOLD=str(held), HELD="streams")
+    with away(broker.port) as client:
+        client.send(Subscribe(1, (Subscription("plant/#", 2),)))
+        client.receive()
+    with sender(broker.port) as client, SocketClient(broker.port, "observer") as observer:
+        observer.subscribe("plant/#")
+        held.touch()
+        client.send(message)
+        assert observer.publish().payload == b"once"  # so it is in the ring
+    with ModuleChild("edge", "backup", tmp_path / "backup", "--config", broker.config) as backup:
+        backup.wait()
+    cut_power(broker)
+    held.unlink()
+    with broker, away(broker.port) as client, sender(broker.port) as repeating:
+        repeating.send(replace(message, dup=True), Publish("plant/1", b"end", qos=1, packet_id=2))
+        assert [client.publish().payload, client.publish().payload] == [b"once", b"end"]
