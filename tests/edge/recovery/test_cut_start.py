@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from edge.mqtt import PubAck, PubComp, Publish, PubRec, PubRel, Subscribe, Subscription, Version
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
+from tests.support.delayed_broker import listed
 from tests.support.mqtt_socket import SocketClient
 
 STREAM = """
@@ -164,3 +165,27 @@ def test_a_power_cut_after_a_snapshot_loses_no_message_of_qos_2_that_waits_for_a
     with broker, away(broker.port) as client, sender(broker.port) as repeating:
         repeating.send(replace(message, dup=True), Publish("plant/1", b"end", qos=1, packet_id=2))
         assert [client.publish().payload, client.publish().payload] == [b"once", b"end"]
+
+
+def test_a_power_cut_loses_no_delayed_message_of_qos_2_whose_identifier_was_in_a_snapshot(
+    tmp_path: Path,
+) -> None:
+    """The store did not take it, so the sender has no PUBREC, and repeats the message."""
+    held = tmp_path / "held"
+    message = Publish("$delayed/3600/plant/1", b"once", qos=2, packet_id=1)
+    settings = f'[delayed]\nenabled = true\ndurability = "disk"\n{STREAM}'
+    module = "tests.support.full_store_broker"
+    broker = BrimProcess(tmp_path / "run", tmp_path, settings, bridge=False, module=module)
+    broker.start(HOLD=str(held))
+    held.touch()
+    with sender(broker.port) as client:
+        client.send(message)
+        broker.log_until("delayed messages not stored")
+        with ModuleChild("edge", "backup", tmp_path / "backup", "--config", broker.config) as backup:
+            backup.wait()
+    cut_power(broker)
+    held.unlink()
+    with broker, sender(broker.port) as repeating:
+        repeating.send(replace(message, dup=True))
+        assert isinstance(repeating.receive(), PubRec)
+        assert [row["topic"] for row in listed(broker)] == ["plant/1"]

@@ -220,14 +220,18 @@ static void on_received(const mq_journal_replay *replay, mq_session *session, co
 }
 
 /* Restore a receipt.  Without one, as for a record of an earlier epoch, a repeated message waits for all
- * records of the ring. */
+ * records of the ring.  A ring that has ended without a log, such as that of delayed messages after a power
+ * cut, has lost its record: the identifier is free, and the repetition is stored. */
 static void on_receipt(mq_engine *engine, const mq_journal_replay *replay, mq_session *session,
                        const uint8_t *at)
 {
     uint32_t ring = replay->rings[long_at(at, 1) >> MQ_RING_SHIFT], identifier = word_at(at, 3);
     uint64_t offset = long_at(at, 1) & (((uint64_t)1 << MQ_RING_SHIFT) - 1);
-    if (identifier > 65535 || !mq_received_has(session, (uint16_t)identifier) || ring == 0 ||
-        engine->rings[ring]->kind != MQ_RING_OWN)
+    if (identifier > 65535 || !mq_received_has(session, (uint16_t)identifier) || ring == 0)
+        return;
+    if (engine->rings[ring]->kind == MQ_RING_ENDED && engine->rings[ring]->logged_to == 0)
+        mq_received_free(session, (uint16_t)identifier);
+    if (engine->rings[ring]->kind != MQ_RING_OWN)
         return;
     mq_receipt_drop(session, (uint16_t)identifier);
     mq_receipt_add(

@@ -1,0 +1,26 @@
+"""A broker whose store takes no delayed messages while the file that HOLD names exists, as on a full disk."""
+
+import os
+import sqlite3
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edge.cli import main
+from edge.delayed.store import DelayedMessage, DelayedStore
+
+HOLD = Path(os.environ.get("HOLD", ""))
+apply = DelayedStore.apply
+
+
+def refuse(self: DelayedStore, added: Sequence[DelayedMessage], *rest: Any) -> Any:
+    """Fail, or do the same as the store."""
+    if added and HOLD.is_file():
+        raise sqlite3.OperationalError("database or disk is full")
+    return apply(self, added, *rest)
+
+
+if __name__ == "__main__":
+    DelayedStore.apply = refuse  # type: ignore[assignment, method-assign]
+    sys.exit(main())
