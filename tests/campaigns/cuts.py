@@ -167,9 +167,13 @@ class PowerCuts:
             found = in_log(self.mount.path / "state" / "log", Path(copy) / "log", names)
         for its in self.promises.values():
             its.check_log(found[its.ring_name])
-        if lost := self.collector.numbers.difference(number for _, number in found[KEPT_RING]):
+        logged = Counter(number for _, number in set(found[KEPT_RING]))
+        if lost := self.collector.numbers.difference(logged):
             which = f"{min(lost)} to {max(lost)}"
             raise Lost(f"{len(lost)} were shown as durable and are not in the log: {which}")
+        if doubled := [number for number, count in logged.items() if count > 1]:
+            which = f"{min(doubled)} to {max(doubled)}"
+            raise Lost(f"{len(doubled)} of QoS 2 are in the log more than once: {which}")
         self.counts["shown, and looked for"] += len(self.collector.numbers)
 
     def acknowledged(self) -> dict[str, int]:

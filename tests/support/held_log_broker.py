@@ -27,8 +27,13 @@ from tests.support.waiting import wait_until
 HOLD, HELD = Path(os.environ.get("HOLD", "")), os.environ.get("HELD")
 IS_CUT = HOLD.is_file()
 
-recovered, awaited = threading.Event(), threading.Event()
+recovered, held, awaited = threading.Event(), threading.Event(), threading.Event()
 run, lags, write = log_set.LogSet._run, log_set._lags, snapshot_file.write_snapshot
+
+
+def cut() -> None:
+    """End the process as by a power cut, if a log was held; otherwise by a signal that no test expects."""
+    os.kill(os.getpid(), signal.SIGKILL if held.is_set() else signal.SIGABRT)
 
 
 def is_held(name: str) -> bool:
@@ -41,14 +46,10 @@ class Files(CalledFiles):
 
     directory = Path()
 
-    def makedirs(self, path: str) -> None:
-        """The first call of a log."""
-        self.directory = Path(path)
-        super().makedirs(path)
-
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write when the broker waits for it, if the log is held."""
         if recovered.is_set() and is_held(self.directory.name):
+            held.set()
             awaited.wait()
         return super().pwritev(handle, buffers, position)
 
@@ -62,19 +63,20 @@ def look(ring: Ring, end_position: int) -> bool:
 
 def run_and_cut(self: log_set.LogSet, directory: Path, thread: LogThread) -> None:
     """Start the thread of a log, which has written to its files before, to recover them."""
+    vars(thread.writer.log.files)["directory"] = directory
     recovered.set()
     run(self, directory, thread)
     if HELD == "journal" and directory.name != SESSIONS_RING and IS_CUT:
         ends = [(each.ring, each.ring.extremes().end_position) for each in thread._logged_rings]
         wait_until(lambda: not any(lags(*end) for end in ends))
-        os.kill(os.getpid(), signal.SIGKILL)
+        cut()
 
 
 def write_and_cut(*arguments: Any, **options: Any) -> int:
     """Write the snapshot; then end the process, if the streams are held."""
     size = write(*arguments, **options)
     if HELD == "streams" and HOLD.is_file():
-        os.kill(os.getpid(), signal.SIGKILL)
+        cut()
     return size
 
 

@@ -63,6 +63,14 @@ def is_known(bench: Bench, client_id: str = "c") -> bool:
     return answer.session_present
 
 
+def ends_after_a_restart(lives: Lives, within_ms: int) -> None:
+    """Restart: the session of the client "c" is there, and has ended after this time."""
+    bench = lives.restart()
+    assert bench.broker.sessions.get("c") is not None
+    bench.settle(within_ms)
+    assert not is_known(bench)
+
+
 def told(packets: list[Packet]) -> list[tuple[bytes, int, bool, int]]:
     """Payload, QoS, DUP and identifier of each PUBLISH; nothing else may be there."""
     found = []
@@ -309,20 +317,14 @@ def test_a_clock_far_ahead_at_a_restart_ends_no_session_and_publishes_no_will(
     bench.settle(4_000)
     assert bench.records() == [("gone", b"w")]
     bench.settle(2_500_000)
-    bench = lives.restart()
-    assert bench.broker.sessions.get("c") is not None
-    bench.settle(100_000)
-    assert not is_known(bench)
+    ends_after_a_restart(lives, 100_000)
 
 
 def test_a_session_ages_by_a_day_without_the_broker(lives: Lives) -> None:
     connect(lives.start(), expiry_s=100_000)[0].drop()
     bench = lives.restart(away_ms=86_400_000)
     bench.settle(13_000_000)
-    bench = lives.restart()
-    assert bench.broker.sessions.get("c") is not None
-    bench.settle(1_000_000)
-    assert not is_known(bench)
+    ends_after_a_restart(lives, 1_000_000)
 
 
 def test_a_clock_that_is_behind_at_a_restart_prolongs_no_session(lives: Lives) -> None:
