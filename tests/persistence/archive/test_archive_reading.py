@@ -112,6 +112,18 @@ def test_the_log_goes_on_where_everything_was_archived_but_the_last_segment() ->
     log.close()
 
 
+def test_a_log_of_which_every_segment_was_archived_begins_the_next_one_behind_the_archives() -> None:
+    written = typical()
+    base, length = list(ends_of(written.files).items())[-1]
+    archive_first(written.files, 3)
+    log, report = recovered(written.files)
+    assert report.segments == 0
+    log.join("a-0", 8, 0)
+    log.write()
+    assert log.reader.bases() == [base + length]
+    log.close()
+
+
 def test_what_is_archived_while_it_is_looked_for_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looked for in the archives, which do not have it yet, then in the segments, which no longer do."""
     written = typical()

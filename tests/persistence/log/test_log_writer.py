@@ -282,6 +282,22 @@ def test_a_ring_removed_from_a_broken_disk_leaves_nothing_behind_that_points_to_
     assert count(desk.files, other) == 1
 
 
+def test_a_ring_removed_while_the_log_takes_nothing_takes_no_records_of_others_along(desk: Desk) -> None:
+    gone, other = desk.ring("interval"), desk.ring("interval")
+    for ring in (gone, other):
+        ring.writer().publish(b"written, not synced")
+    desk.writer.step()
+    desk.writer.blocked = "the disk is full"
+    assert not desk.writer.remove(gone.name)
+    desk.writer.blocked = ""
+    other.writer().publish(b"later")
+    desk.now += 10_000 * MS
+    desk.writer.step()
+    desk.writer.step(sync=True)
+    assert durable(other) == end(other)
+    assert (count(desk.files, gone), count(desk.files, other)) == (0, 2)
+
+
 def test_what_was_good_of_a_ring_that_is_damaged_later_becomes_durable(desk: Desk) -> None:
     ring = desk.ring("interval")
     ring.writer().publish(b"good")
