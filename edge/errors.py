@@ -27,6 +27,7 @@ from typing import Final, Protocol
 from ringbuf.errors import BrimError
 
 FILES_REMEDY: Final = "raise LimitNOFILE= of the service, or `ulimit -Hn`"  # of a process without descriptors
+THREADS_REMEDY: Final = "raise TasksMax= of the service, `ulimit -u`, or a limit of memory (`ulimit -v`)"
 
 
 class EdgeError(BrimError):

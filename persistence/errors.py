@@ -78,3 +78,8 @@ class FutureFormat(FormatError):
 def is_process_limit(error: Exception) -> bool:
     """True if too many files are open: this says nothing about the file that could not be opened."""
     return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}
+
+
+def is_thread_limit(error: BaseException) -> bool:
+    """True if no more threads may be started, of this process or its user."""
+    return type(error) is RuntimeError and "can't start new thread" in str(error)

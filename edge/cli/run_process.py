@@ -7,6 +7,7 @@ import errno
 import logging
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 
 from edge import logging_setup
@@ -15,10 +16,11 @@ from edge.cli.config_options import configured
 from edge.cli.light_imports import import_asyncio
 from edge.cli.stop_request import StopRequest
 from edge.config.schema import Config
-from edge.errors import EdgeError, PortTaken
+from edge.errors import THREADS_REMEDY, EdgeError, PortTaken
 from edge.server.server import BrokerServer
 from edge.transport import descriptors
 from persistence.durable_file import problem_of, remedy_of
+from persistence.errors import is_thread_limit
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +43,11 @@ def serve(arguments: argparse.Namespace) -> int:
     except PortTaken as error:
         raise _with_owner(error, config) from error
     except Exception as error:
-        if not _lacks_files(error):
-            raise
-        raise descriptors.refusal(error) from error
+        if _lacks_files(error):
+            raise descriptors.refusal(error) from error
+        if any(map(is_thread_limit, _causes(error))):
+            raise EdgeError(f"no thread could be started: {error}", hint=THREADS_REMEDY) from error
+        raise
 
 
 def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> int:
@@ -65,13 +69,17 @@ def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> i
     return run_loop(broker, arguments, started_s, stop)
 
 
-def _lacks_files(error: BaseException | None) -> bool:
+def _lacks_files(error: BaseException) -> bool:
     """True if an error or its cause is that no more files may be open."""
+    # of OSError or ZMQError
+    return any(getattr(cause, "errno", None) in {errno.EMFILE, errno.ENFILE} for cause in _causes(error))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, its cause, the cause of that, and so on."""
     while error is not None:
-        if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE}:  # of OSError or ZMQError
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False
 
 
 def _with_owner(error: PortTaken, config: Config) -> PortTaken:

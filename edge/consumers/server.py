@@ -26,7 +26,6 @@ import zmq
 from edge.consumers.coordinator import Coordinator
 from edge.consumers.protocol import LETTERS_MAX
 from edge.consumers.registry import RingEntry
-from edge.errors import EdgeError
 from edge.local.ring_poll import RingPoll
 from edge.local.zmq_limiter import PeerLimits
 from edge.local.zmq_listener import ZmqListener
@@ -129,15 +128,15 @@ class ConsumersEndpoint:
         return self._groups
 
     def start(self) -> None:
-        """Start the thread. Raises EdgeError."""
+        """Start the thread. Raises EdgeError, and RuntimeError: no more threads may be started."""
         try:
             self._server.bind()
-        except EdgeError:
+            self._take_added()
+            self._report_status()
+            self._thread.start()
+        except BaseException:
             self.close()
             raise
-        self._take_added()
-        self._report_status()
-        self._thread.start()
 
     def stop(self) -> None:
         """End the thread and close everything. Must be called before the rings close.

@@ -77,10 +77,14 @@ class ZmqLimiter:
         self._limiter = lib.zl_open(self._listener.socket.fileno(), name, len(name), limits)
         if self._limiter == ffi.NULL:
             raise EdgeError(f"{self._listener.table}.endpoint: {os.strerror(ffi.errno)}")
-        self._thread = threading.Thread(
-            target=self._run, name=f"brim-{self._listener.table}-limiter", daemon=True
-        )
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=f"brim-{self._listener.table}-limiter", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            lib.zl_close(self._limiter)
+            self._limiter = ffi.NULL
+            raise
+        self._thread = thread
 
     def admit(self, descriptors: int) -> None:
         """Accept no more connections than so many descriptors allow, and at least one.

@@ -8,16 +8,20 @@ receives: the thread that uses the socket does.
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Protocol
 
 import zmq
 
-from edge.errors import EdgeError
+from edge.errors import THREADS_REMEDY, EdgeError
 from edge.local.zmq_limiter import PeerLimits, ZmqLimiter
 from edge.local.zmq_listener import BACKLOG, ZmqListener
 
 LINGER_MS = 500  # at the end, for queued messages
+THREADS = (
+    5  # two of libzmq, the limiter or the thread for keys, the one that uses the socket, one for wake-ups
+)
 
 
 class Stoppable(Protocol):
@@ -31,7 +35,8 @@ class ZmqServer:
     """A socket for the peers of `listener`, which it serves from bind() on.
 
     The keys are those of [zmq] for all sockets. With both key settings only peers with a public certificate
-    in `client_keys_dir` are accepted. Raises EdgeError if the secret key is unreadable.
+    in `client_keys_dir` are accepted. Raises EdgeError if the secret key is unreadable, or if no more threads
+    may be started.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class ZmqServer:
         keys = key_pair(secret_key_file) if secret_key_file is not None else None
         self.endpoint = listener.endpoint
         self._listener = listener
+        _require_threads()
         self._context = zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(kind)
         self.socket.set(zmq.LINGER, LINGER_MS)
@@ -104,6 +110,24 @@ class ZmqServer:
         self._context.term()
         if self._limiter is not None:
             self._limiter.close(LINGER_MS)
+
+
+def _require_threads() -> None:
+    """Raise EdgeError if the threads of a server cannot be started: libzmq ends the process then."""
+    end = threading.Event()
+    started = []
+    try:
+        for _ in range(THREADS):
+            thread = threading.Thread(target=end.wait, name="brim-zmq-try", daemon=True)
+            thread.start()
+            started.append(thread)
+    except (RuntimeError, MemoryError) as error:
+        text = f"ZeroMQ needs {THREADS} threads, and only {len(started)} can be started"
+        raise EdgeError(text, hint=THREADS_REMEDY) from error
+    finally:
+        end.set()
+        for thread in started:
+            thread.join()
 
 
 def key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:

@@ -48,6 +48,7 @@ from edge.streams.streams import Streams
 from edge.transport import descriptors
 from edge.transport.listen_sockets import bind_http
 from edge.transport.listener import Listener
+from persistence.errors import is_thread_limit
 from ringbuf import Ring
 
 if TYPE_CHECKING:
@@ -151,7 +152,12 @@ class MqttServer:
                 return
             from asyncio import to_thread  # takes longer to import than all that this module needs
 
-            await to_thread(stop)
+            try:
+                await to_thread(stop)
+            except RuntimeError as error:
+                if not is_thread_limit(error):
+                    raise
+                stop()
 
         self.down.push_async_callback(stopped)
 

@@ -79,8 +79,9 @@ class Watchdog:
     def start(self) -> None:
         """Start the watching thread."""
         faulthandler.register(signal.SIGUSR2, file=STDERR, all_threads=True)
-        self._thread = threading.Thread(target=self._run, name="brim-watchdog", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="brim-watchdog", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def stop(self) -> None:
         """Stop watching. May be called twice."""

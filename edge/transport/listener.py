@@ -173,8 +173,9 @@ class Listener:
         """Serve on a separate thread."""
         assert self._thread is None
         self._passed.close()
-        self._thread = threading.Thread(target=self._run, name="brim-mqtt")
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="brim-mqtt")
+        thread.start()
+        self._thread = thread
 
     def stop(self) -> None:
         """Stop: accept no more clients, end all connections, publish wills, flush output, end the thread.

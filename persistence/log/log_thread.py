@@ -66,20 +66,20 @@ class LogThread:
     def start(self) -> None:
         """Join the rings, copy their records after the log's end to the log, and start the threads.
 
-        Raises the errors of LogWriter.add(); then no thread was started.
+        Raises the errors of LogWriter.add(), and RuntimeError: no more threads may be started. Then no thread
+        runs.
         """
+        maintenance = threading.Thread(target=self._run_maintenance, name="brim-log-maint", daemon=True)
         try:
             for logged_ring in self._logged_rings:
                 self.writer.add(logged_ring)
+            for thread in (maintenance, threading.Thread(target=self._run, name="brim-log")):
+                thread.start()
+                self._threads.insert(0, thread)
         except BaseException:
+            self.stop()
             self.writer.close()
             raise
-        self._threads = [
-            threading.Thread(target=self._run, name="brim-log"),
-            threading.Thread(target=self._run_maintenance, name="brim-log-maint", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
 
     def stop(self) -> bool:
         """Sync the records of the rings, end the threads and release the rings.
