@@ -83,21 +83,21 @@ def add_streams(
             endpoint.add(entry, partition.ring.reader(name="consumers", local=True))
 
 
-def ended_rings(config: Config, logs: LogSet | None) -> Iterator[RingEntry]:
-    """Rings of partitions that the streams of `config` had in earlier runs of the broker.
+def ended_rings(streams: Iterable[Stream], directory: Path, logs: LogSet | None) -> Iterator[RingEntry]:
+    """Rings of partitions that these streams had in earlier runs of the broker; `directory`: of ring files.
 
     Raises OSError if too many files are open.
     """
-    streams = {stream.name: stream for stream in config.stream}
-    names = {file.stem for file in config.runtime_dir.glob("*.ring")}
+    present = {stream.name: stream for stream in streams}
+    names = {file.stem for file in directory.glob("*.ring")}
     if logs is not None:
         names |= logs.ends().keys()
     for name in sorted(filter(is_ring_of_stream, names)):
         of_stream, _, index = name.rpartition("-")
-        stream = streams.get(of_stream)
+        stream = present.get(of_stream)
         if stream is None or int(index) < stream.partitions:
             continue
-        if (source := _ended_ring(config.runtime_dir / name, logs)) is not None:
+        if (source := _ended_ring(directory / name, logs)) is not None:
             yield RingEntry(source, stream.name, stream.topics, stream.durability, stream.sync_interval_ms)
 
 

@@ -126,9 +126,12 @@ class Services:
             for ring in rings:
                 publisher.add(ring, start="oldest")
         if (endpoint := self._endpoint) is not None:
-            from edge.server.consumers import add_streams
+            from edge.server.consumers import add_streams, ended_rings
 
             add_streams(endpoint, groups, core.logs)
+            added = [stream for stream, _ in groups]
+            for entry in ended_rings(added, core.config.runtime_dir, core.logs):
+                endpoint.add(entry, None)
         for ring in rings:
             self._watch.watch("ring", ring_file(ring.path))
         self._local.add_streams(groups)
@@ -243,7 +246,7 @@ class Services:
         assert core.consumers_listener is not None
         from edge.server.consumers import add_streams, consumers_endpoint, ended_rings
 
-        ended = list(ended_rings(core.config, core.logs))
+        ended = list(ended_rings(core.config.stream, core.config.runtime_dir, core.logs))
         endpoint = consumers_endpoint(
             core.config, core.streams, core.producers, core.listener, core.logs, core.consumers_listener
         )

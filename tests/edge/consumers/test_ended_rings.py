@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 import brim
 from brim import Letter, consumer, publish
+from edge.cli import main
 from edge.consumers.ended_rings import EndedRing
 from edge.consumers.start_place import oldest_in
 from ringbuf import Range, Ring
@@ -103,6 +104,25 @@ def test_groups_get_the_records_of_partitions_that_are_gone(
             publish([(Letter(f"a/{n}", 1), b"again") for n in range(10)], runtime_dir=scene.runtime_dir) == 10
         )
         assert scene.received("known", 10) == Counter({b"again": 10})
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_groups_get_the_records_of_partitions_that_are_gone_of_a_stream_that_a_reload_adds(
+    serves: bool, scene: Scene
+) -> None:
+    with scene.broker(3, "interval"):
+        scene.publish(0, 40)
+    scene.forget_memory()
+    other = settings(1, "interval").replace("some", "other").replace("a/#", "b/#")
+    with BrimProcess(scene.runtime_dir, scene.directory, other, bridge=False) as broker:
+        if serves:  # the consumers' endpoint runs before the reload
+            letters = [(Letter("b/1", 1), b"")]
+            assert publish(letters, runtime_dir=scene.runtime_dir) == 1
+        with broker.config.open("a") as file:
+            file.write(settings(1, "interval"))
+        assert main(["reload", "--runtime-dir", str(scene.runtime_dir)]) == 0
+        scene.publish(40, 60)
+        assert scene.received("new", 60) == Counter(BODIES)
 
 
 def test_partitions_that_are_gone_take_no_descriptors_which_clients_may_have(scene: Scene) -> None:
