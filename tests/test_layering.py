@@ -50,7 +50,7 @@ edge.mqtt: msgspec
 edge.client: EDGE edge.mqtt edge.waiting msgspec
 edge.config: EDGE edge.mqtt persistence.files msgspec
 edge.auth: EDGE FILES edge.config edge.mqtt argon2 msgspec
-edge.auth.amqtt_compat: EDGE edge.auth edge.mqtt amqtt dacite
+edge.auth.amqtt_compat: EDGE edge.auth edge.mqtt ringbuf amqtt dacite
 edge.engine: edge.mqtt ringbuf msgspec
 edge.streams: EDGE FILES edge.config edge.mqtt persistence.errors ringbuf msgspec
 edge.session_store: EDGE FILES edge.auth edge.engine edge.mqtt persistence.free_disk_space
@@ -87,11 +87,11 @@ bridge.drain: FILES bridge.backoff bridge.errors bridge.format bridge.rangeset b
     edge.errors edge.mqtt edge.rpc persistence.errors persistence.segment persistence.stats ringbuf
     msgspec
 bridge.payloads: bridge.arrow bridge.errors bridge.format ringbuf cbor2 google msgpack msgspec pyarrow
-bridge.spark: bridge.arrow bridge.errors bridge.format bridge.payloads bridge.rangeset deltalake pyiceberg
-    py4j pyarrow pyspark
+bridge.spark: bridge.arrow bridge.errors bridge.format bridge.payloads bridge.rangeset ringbuf
+    deltalake pyiceberg py4j pyarrow pyspark
 bridge.spark.report: bridge.rangeset bridge.spark jinja2 markupsafe plotly pyspark
 bridge.spark.jobs: bridge.arrow bridge.errors bridge.payloads bridge.rangeset bridge.spark
-    bridge.spark.report msgpack pyarrow pyspark
+    bridge.spark.report ringbuf msgpack pyarrow pyspark
 edge.sql: EDGE bridge.arrow bridge.payloads edge.broker edge.config edge.local edge.log edge.mqtt edge.streams
     edge.terminal_escape persistence.archive persistence.errors persistence.processor_priority
     persistence.segment ringbuf duckdb polars pyarrow

@@ -27,6 +27,7 @@ from bridge.format.drained_file import (
     parse_footer,
 )
 from bridge.format.file_name import FileName
+from ringbuf.extras import install_extra
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 BODY_MAX_BYTES = (1 << 30) + (64 << 20)  # before compression: a length above this is damage
@@ -117,7 +118,7 @@ def _decompressed(data: memoryview) -> memoryview:
             raise DrainedFileError(f"the zstd frame holds {len(body)} bytes, not {length}")
         return memoryview(body)
     text = "it is compressed, and this Python (before 3.14) has no zstd"
-    raise DrainedFileError(text, hint="pip install backports.zstd, or pyarrow")
+    raise DrainedFileError(text, hint=f"{install_extra('zstd')}, or install pyarrow")
 
 
 def _extents(body: memoryview, header: FileHeader) -> list[FileExtent]:

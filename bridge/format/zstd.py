@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge.errors import BadName
+from ringbuf.extras import install_extra
 
 LEVEL = 1  # level 9 makes a fifth more of it, at an eighth of the speed
 JOINED_MAX_BYTES = 1 << 20  # parts in one piece compress faster, by more than joining costs
@@ -25,7 +26,7 @@ def _zstd() -> Any:
             continue
     raise BadName(
         'compress = "zstd" needs zstd, which this Python (before 3.14) does not have',
-        hint="pip install 'brim[zstd]'",
+        hint=install_extra("zstd"),
     )
 
 

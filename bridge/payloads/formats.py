@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any
 
 from bridge.errors import SourceOptionError
+from ringbuf.extras import install_extra
 
 # Name, number, type: of org.eclipse.tahu.protobuf.Payload.Metric. The names are not transmitted.
 METRIC = (
@@ -93,5 +94,5 @@ def _value(metric: Any) -> Any:
 
 def _missing(package: str) -> SourceOptionError:
     return SourceOptionError(
-        f"{package} is not installed here", hint="pip install 'brim[spark]', also on executors"
+        f"{package} is not installed here", hint=f"{install_extra('payloads')}, also on executors"
     )

@@ -1,6 +1,6 @@
 """Kafka sink, by confluent-kafka: one Kafka record for each record.
 
-confluent-kafka is imported when a sink is opened: pip install 'brim[kafka]'.
+confluent-kafka, the extra `kafka`, is imported when a sink is opened.
 
     kafka://host:9092,other:9092/topic      "{stream}" in the topic stands for the stream's name
 

@@ -1,6 +1,6 @@
 """Part of librdkafka that the Kafka sink uses: a cluster, a producer, and groups of messages.
 
-confluent-kafka brings the library, and is imported when a sink is opened: pip install 'brim[kafka]'. Its own
+confluent-kafka brings the library, and is imported when a sink is opened: the extra `kafka`. Its own
 producer takes some microseconds of Python per message, and as much again per acknowledgement. Here records
 are passed in C, a batch at a time, and their acknowledgements are counted there (ringbuf/c/kafka).
 
@@ -21,6 +21,7 @@ import cffi
 
 from bridge.errors import BadName, SinkUnavailable
 from ringbuf import Batch
+from ringbuf.extras import install_extra
 from ringbuf.native import ffi, lib
 
 SOURCE_HEADER = "brim-source"  # as ringbuf/c/kafka/produce.c writes it
@@ -437,5 +438,5 @@ def cluster_of_url(url: str, options: Mapping[str, str]) -> Cluster:
     try:
         return Cluster(parts.netloc, topic, {**DEFAULTS, **options})
     except ImportError as error:
-        hint = "pip install 'brim[kafka]'"
+        hint = install_extra("kafka")
         raise SinkUnavailable(f"{url}: confluent-kafka is not installed: {error}", hint=hint) from error

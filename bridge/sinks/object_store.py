@@ -1,6 +1,6 @@
 """Object-store sink, by obstore: S3 and compatible stores, Google Cloud Storage, Azure.
 
-obstore is imported when a sink is opened: pip install 'brim[objects]'.
+obstore, the extra `objects`, is imported when a sink is opened.
 
 A file is one PUT with "create only" (If-None-Match: *), so the store prevents a second copy of a retried
 file. If the name exists already, the footers are compared, and equal footers are a success. In all of these
@@ -25,6 +25,7 @@ from bridge.format.installation import Holder
 from bridge.sinks.directory import conflict
 from bridge.sinks.interface import StoredEntry, Turn
 from bridge.sinks.lease import Lease
+from ringbuf.extras import install_extra
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -95,7 +96,7 @@ class ObjectSink:
             from obstore.exceptions import BaseError
             from obstore.store import MemoryStore, from_url
         except ImportError as error:
-            hint = "pip install 'brim[objects]'"
+            hint = install_extra("objects")
             raise SinkUnavailable(f"{url}: obstore is not installed", hint=hint) from error
         parts = urlsplit(url)
         if parts.scheme == "memory":

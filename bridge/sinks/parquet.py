@@ -1,7 +1,7 @@
 """Parquet sink: Parquet files instead of drained files, in any sink for files. Half the bytes, readable by
 any tool.
 
-    option format = "parquet" of a directory or an object store; needs pip install 'brim[archive]'
+    option format = "parquet" of a directory or an object store; needs the extra `archive`
     option payloads = "/path": absolute path of a payload schema (bridge/payloads/schema.py); optional
 
 There is one Parquet file for each drained file, under its name with another ending. So Spark, Hive, DuckDB
@@ -46,6 +46,7 @@ from bridge.format.file_name import COMPRESSED_SUFFIX, PARQUET_SUFFIX, SUFFIX, a
 from bridge.format.installation import Holder
 from bridge.format.parquet_footer import footer_of, metadata_of
 from bridge.sinks.interface import FileSink, Leasing, Turn
+from ringbuf.extras import install_extra
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,7 +111,7 @@ class ParquetSink:
         try:
             import bridge.arrow.schema  # noqa: F401 - imports numpy and pyarrow
         except ImportError as error:
-            hint = "pip install 'brim[archive]', or leave format = \"parquet\" out"
+            hint = f'{install_extra("archive")}, or leave format = "parquet" out'
             raise SinkUnavailable(f"{inner.url}: {error.name} is not installed", hint=hint) from error
         self._inner = inner
         self._payloads: Payloads | None = _read(inner.url, payloads) if payloads else None
@@ -200,7 +201,7 @@ def _read(url: str, path: str) -> Payloads:
         from bridge.payloads.schema import Payloads
     except ImportError as error:
         raise SinkUnavailable(
-            f"{url}: {error.name} is not installed", hint="pip install 'brim[spark]'"
+            f"{url}: {error.name} is not installed", hint=install_extra("payloads")
         ) from error
     if not os.path.isabs(path):
         raise BadName(f"{url}: payloads is {path!r}, and must be an absolute path", hint="begin it with /")

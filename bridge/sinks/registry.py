@@ -13,7 +13,7 @@ from bridge.sinks.interface import FileSink, RecordSink, Sink
 
 FORMATS: Mapping[str, str] = {  # values of the option `format`
     "brim": "Drained files (default).",
-    "parquet": "Parquet files; needs the extra `spark`.",
+    "parquet": "Parquet files; needs the extra `archive`, and with `payloads` the extra `payloads`.",
 }
 FILE_OPTIONS: Mapping[str, str] = {  # of all stores of files, with format = "parquet"
     "payloads": "Absolute path of a payload schema. Its fields become columns of new files. `brim reload` "

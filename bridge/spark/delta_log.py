@@ -8,7 +8,7 @@ them to the table, in a commit of their own (schema_evolution.py).
 
 A table that an earlier version began has no partition column, and stays so.
 
-Requires deltalake: pip install 'brim[delta]'. Its credentials come from the environment.
+Requires deltalake, the extra `delta`. Its credentials come from the environment.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pyarrow import parquet
 from bridge.errors import BridgeError, SourceOptionError
 from bridge.spark.table_layout import DATE
 from bridge.spark.table_places import busy, check_characters, opened, parquet_files, url_of
+from ringbuf.extras import install_extra
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -45,7 +46,7 @@ class DeltaLog:
         try:
             import deltalake
         except ImportError as error:
-            hint = "pip install 'brim[delta]'"
+            hint = install_extra("delta")
             raise SourceOptionError(f"{table}: deltalake is not installed", hint=hint) from error
         self._deltalake = deltalake
         self._table = table.rstrip("/")

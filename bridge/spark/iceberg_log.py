@@ -17,7 +17,7 @@ Partition: day of `timestamp` (hidden). Files are Parquet with zstd.
 PyIceberg has no compaction and does not delete files. So compact() lets Spark write the large files and
 commits the exchange; clean() expires snapshots and then deletes the files that no snapshot has. Batches are
 committed meanwhile: with ISOLATION an exchange conflicts only with another change of the same files.
-Requires pyiceberg: pip install 'brim[iceberg]'.
+Requires pyiceberg, the extra `iceberg`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from bridge.spark.table_places import (
     state_of,
     url_of,
 )
+from ringbuf.extras import install_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,8 +83,9 @@ class IcebergLog:
         try:
             import pyiceberg  # noqa: F401
         except ImportError as error:
-            hint = "pip install 'brim[iceberg]'"
-            raise SourceOptionError(f"{table}: pyiceberg is not installed", hint=hint) from error
+            raise SourceOptionError(
+                f"{table}: pyiceberg is not installed", hint=install_extra("iceberg")
+            ) from error
         check_characters(url_of(self._place), NOT_IN_PATHS)
         chosen = {"catalog": _from_everywhere(catalog), "name": name}
         known = kept_settings(self._place)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bridge.errors import SparkUnavailable
+from ringbuf.extras import install_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +58,7 @@ def session(name: str, *, master: str = "", settings: Mapping[str, str] | None =
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SparkUnavailable("pyspark is not installed", hint="pip install 'brim[spark]'") from error
+        raise SparkUnavailable("pyspark is not installed", hint=install_extra("spark")) from error
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     builder = SparkSession.builder.appName(name)
     if not submitted and SparkSession.getActiveSession() is None:

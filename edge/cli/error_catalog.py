@@ -95,6 +95,10 @@ def _text(value: ast.expr, texts: Mapping[str, ast.expr], depth: int = 3) -> str
             return text
         case ast.JoinedStr(values=parts):
             return "".join(_text(part, {}, 0) for part in parts)
+        case ast.Call(func=ast.Name(id="install_extra"), args=[ast.Constant(value=str(extra))]):
+            return f"`pip install -e '.[{extra}]'`"  # in a clone
+        case ast.FormattedValue(value=ast.Call() as call):
+            return _text(call, {}, 0)
         case ast.Name(id=name) if name in texts and depth:
             return _text(texts[name], texts, depth - 1)
     return GAP

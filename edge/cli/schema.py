@@ -11,7 +11,7 @@ prints it. The schema is TOML. Its comments, and --json, have the share of the s
 present, and the share that fits its type. The broker may run: nothing is locked or changed.
 
 Exit status: 0 done, 1 done, but topics of the sample have no entry, 2 nothing could be inferred. Needs the
-extras `spark` and, for a broker or log, `sql`.
+extras `payloads` and, for a broker or log, `sql`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from edge.cli.log_options import accept_negative_places, add_log_arguments, log_
 from edge.cli.mqtt_options import UsageError
 from edge.errors import EdgeError
 from edge.terminal_escape import escaped
+from ringbuf.extras import install_extra
 
 if TYPE_CHECKING:
     from bridge.payloads.infer import Inference
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `brim schema` and return its exit status."""
     for library in ("pyarrow", "msgpack"):
         if importlib.util.find_spec(library) is None:
-            raise EdgeError(f"{library} is not installed", hint="pip install 'brim[spark]'")
+            raise EdgeError(f"{library} is not installed", hint=install_extra("payloads"))
     from bridge.payloads.infer import infer
 
     sample = _sample(arguments)
@@ -134,7 +135,7 @@ def _sample(arguments: argparse.Namespace) -> Sample:
 def _of_broker(arguments: argparse.Namespace, count: int) -> Sample:
     """Records of rings, log and archive."""
     if importlib.util.find_spec("duckdb") is None:
-        raise EdgeError("duckdb is not installed", hint="pip install 'brim[sql]'")
+        raise EdgeError("duckdb is not installed", hint=install_extra("sql"))
     from bridge.payloads.samples import PAYLOAD_MAX_BYTES, Sample
     from edge.sql.records import RecordRelation
 

@@ -157,7 +157,7 @@ def _archive(log: Log, file: str, base: int, ends_at: int) -> Archived:
     try:
         archived = archive_segment(FreshFiles(), log.directory, base, ends_at)
     except ArchiveUnavailable as error:
-        raise EdgeError(str(error), hint="pip install 'brim[archive]'") from error
+        raise EdgeError(str(error)) from error
     except OSError as error:
         raise EdgeError(
             f"{file} cannot be archived: {error.strerror}",

@@ -119,7 +119,7 @@ def look_through(
         except FileNotFoundError:
             continue
         except ArchiveUnavailable as error:
-            raise EdgeError(str(error), hint="pip install 'brim[archive]'") from error
+            raise EdgeError(str(error)) from error
         except OSError as error:
             findings.files += 1
             findings.flaws.append(Flaw(name, segment_name(base), 0, 0, "", 0, reason=str(error)))

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 
 from edge.errors import EdgeError
+from ringbuf.extras import install_extra
 
 JOBS = {
     "bronze": "drained files to a table, each record exactly once",
@@ -69,7 +70,7 @@ def spark_submit() -> str:
         places = spec.submodule_search_locations if spec else None
         program = shutil.which("spark-submit", path=str(Path(places[0], "bin"))) if places else None
     if program is None:
-        raise EdgeError("there is no spark-submit here", hint="set SPARK_HOME, or pip install 'brim[spark]'")
+        raise EdgeError("there is no spark-submit here", hint=f"set SPARK_HOME, or {install_extra('spark')}")
     return program
 
 
@@ -79,4 +80,4 @@ def _job(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"pyarrow", "pyspark", "numpy"}:
             raise
-        raise EdgeError(f"{error.name} is not installed", hint="pip install 'brim[spark]'") from error
+        raise EdgeError(f"{error.name} is not installed", hint=install_extra("spark")) from error

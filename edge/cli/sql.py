@@ -48,6 +48,7 @@ from edge.cli.sql_output import FORMATS, format_of, writer_of
 from edge.errors import EdgeError
 from edge.sql.spill_directory import remove_all
 from persistence.processor_priority import LOWEST, come_last
+from ringbuf.extras import install_extra
 
 if TYPE_CHECKING:
     from edge.cli.sql_output import RowWriter
@@ -134,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _check_installed() -> None:
     for library in ("duckdb", "pyarrow"):
         if importlib.util.find_spec(library) is None:
-            raise EdgeError(f"{library} is not installed", hint="pip install 'brim[sql]'")
+            raise EdgeError(f"{library} is not installed", hint=install_extra("sql"))
 
 
 @contextmanager

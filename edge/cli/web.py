@@ -6,8 +6,7 @@
 
 The console is a process of its own, and uses the broker of this machine. It can change something only if it
 runs as the user of the broker, and with --users. Other machines reach it only with users and TLS, which [web]
-of the configuration sets. With `listen` in [web] the broker starts the console itself. Needs the extra `web`:
-pip install 'brim[web]'.
+of the configuration sets. With `listen` in [web] the broker starts the console itself. Needs the extra `web`.
 
 Exit status: 0 stopped, 2 wrong arguments, or not started.
 """
@@ -26,6 +25,7 @@ from edge.cli.config_options import add_config_arguments, add_logging_arguments,
 from edge.config import loader
 from edge.config.schema import Web
 from edge.errors import EdgeError
+from ringbuf.extras import install_extra
 
 LISTEN = "127.0.0.1:8080"
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise EdgeError("the web console is not installed", hint="pip install 'brim[web]'")
+        raise EdgeError("the web console is not installed", hint=install_extra("web"))
     web, runtime_dir = _settings(arguments)
     logging_setup.configure(arguments.log_level, arguments.log_format)
     from edge.web.run import run as serve

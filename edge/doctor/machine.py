@@ -13,6 +13,7 @@ from pathlib import Path
 
 from edge.config.schema import Config
 from edge.doctor.findings import Finding, error, nearest, ok, warning
+from ringbuf.extras import install_package
 from ringbuf.free_memory import free_memory_bytes
 
 KERNEL_MIN = (5, 16)  # futex_waitv
@@ -108,7 +109,7 @@ def _package(requirement: str) -> Finding | None:
     if match is None:
         return None
     name, least = match[1], match[2]
-    fix = f"pip install '{requirement.strip()}'"
+    fix = install_package(requirement.strip())
     try:
         installed = version(name)
     except PackageNotFoundError:

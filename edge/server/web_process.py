@@ -20,6 +20,7 @@ from edge.config.schema import Config
 from edge.errors import EdgeError
 from edge.logging_setup import pairs
 from edge.verb_process import ends_within, start_verb
+from ringbuf.extras import install_extra
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ STOP_S = 5.0
 def check_available() -> None:
     """Raise EdgeError if the extra `web` is not installed."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        hint = "pip install 'brim[web]', or remove listen from [web]"
+        hint = f"{install_extra('web')}, or remove listen from [web]"
         raise EdgeError("web.listen is set, and the web console is not installed", hint=hint)
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from edge.errors import EdgeError
 from edge.sql.losses import QueryLosses
 from edge.terminal_escape import escaped
+from ringbuf.extras import install_package
 
 ROWS = 65_536  # of one batch
 BATCH_BYTES = 32 << 20
@@ -40,7 +41,7 @@ def failed(error: Exception, cause: BaseException | None) -> Exception:
 def _require(library: str) -> None:
     """Raise EdgeError if a library is missing, before rows are read, which is possible once."""
     if importlib.util.find_spec(library) is None:
-        raise EdgeError(f"{library} is not installed", hint=f"pip install {library}")
+        raise EdgeError(f"{library} is not installed", hint=install_package(library))
 
 
 class QueryResult:

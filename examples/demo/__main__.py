@@ -28,6 +28,7 @@ from examples.demo.report import Report, print_ledger, print_table
 from examples.demo.scene import Scene
 from examples.demo.screen import Screen, screen_for
 from examples.demo.script import Options, Script
+from ringbuf.extras import install_extra
 
 RATE = 4_000.0
 SECONDS = 60.0
@@ -93,7 +94,7 @@ def why_no_spark(options: argparse.Namespace) -> str:
         return "--no-spark"
     missing = [name for name in ("pyspark", "pyarrow", "numpy") if find_spec(name) is None]
     if missing:
-        return f"{', '.join(missing)} not installed; pip install 'brim[spark]'"
+        return f"{', '.join(missing)} not installed; {install_extra('spark')}"
     try:
         check_java()
     except SparkUnavailable as error:

@@ -10,8 +10,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from persistence.errors import ArchiveUnavailable
-
-MISSING = "archives need pyarrow, which is not installed; pip install 'brim[archive]'"
+from ringbuf.extras import install_extra
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -24,9 +23,10 @@ def is_installed() -> bool:
 
 
 def check_available() -> None:
-    """Raises ArchiveUnavailable, which names the extra to install."""
+    """Raises ArchiveUnavailable, which has the command that installs the extra."""
     if not is_installed():
-        raise ArchiveUnavailable(MISSING)
+        text = "archives need pyarrow, which is not installed"
+        raise ArchiveUnavailable(f"{text}; {install_extra('archive')}")
 
 
 @functools.cache

@@ -32,6 +32,7 @@ from bridge.spark.report.absent_ranges import absent_ranges, link_to, number_of_
 from bridge.spark.report.device_rows import Device, devices_of
 from bridge.spark.report.stream_checks import StreamLimits, StreamRow, edge_rows, lag_of, stream_rows
 from bridge.spark.verdict import LakeVerdict, sentence, verdict_of
+from ringbuf.extras import install_extra
 
 ROWS_MAX, RANGES_MAX, LATEST = 200, 200, 10
 ABOVE_LIMIT = 6  # exit status
@@ -52,7 +53,7 @@ def report(
         from bridge.spark.report import charts, offset_strips, page
     except ModuleNotFoundError as error:
         text = f"the report needs {error.name}, which is not installed"
-        raise SourceOptionError(text, hint="pip install 'brim[spark]'") from error
+        raise SourceOptionError(text, hint=install_extra("spark")) from error
     strips, left_out = offset_strips.offset_strips(checked.epochs)
     ranges = absent_ranges(files, checked, RANGES_MAX)
     verdict = verdict_of(checked)

@@ -26,6 +26,7 @@ from typing import Any, Self
 from edge.auth.errors import PluginError
 from edge.auth.interfaces import ClientInfo
 from edge.logging_setup import pairs
+from ringbuf.extras import install_extra
 
 try:
     from amqtt.contexts import Action, BaseContext
@@ -35,7 +36,7 @@ try:
     from dacite import Config, DaciteError, from_dict
 except ModuleNotFoundError as error:
     text = f"plug-ins in [[auth.plugin]] need amqtt, and {error.name} is not installed"
-    raise PluginError(text, hint="pip install 'brim[amqtt]'") from error
+    raise PluginError(text, hint=install_extra("amqtt")) from error
 
 _FILTER_SYNTAX = frozenset("*()\\\0")
 EVENTS = tuple(

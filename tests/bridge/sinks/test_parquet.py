@@ -13,6 +13,7 @@ from bridge.format.file_parser import parse
 from bridge.format.parquet_footer import footer_of, metadata_of
 from bridge.sinks.interface import FileSink
 from bridge.sinks.registry import open_file_sink
+from ringbuf.extras import install_extra
 from tests.support.bridges import FailingSink, drain, publish, ring, run_dry, settings
 from tests.support.drained_files import EPOCH, GOLDEN, drained_file_of, golden_file
 from tests.support.project import ROOT
@@ -245,7 +246,7 @@ except SinkUnavailable as error:
     line = [sys.executable, "-c", code]
     run = subprocess.run(line, capture_output=True, cwd=ROOT, timeout=60, check=True, text=True)
     assert f"{library} is not installed" in run.stdout
-    assert "pip install 'brim[archive]'" in run.stdout
+    assert install_extra("archive") in run.stdout
 
 
 def test_a_format_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from bridge.spark.report.figure_style import LABEL_MAX
 from bridge.spark.report.offset_strips import CELLS, offset_strips
 from bridge.spark.report.stream_checks import StreamLimits, stream_rows
 from bridge.spark.report.wording import count_in_words, seconds_in_words, shortened
+from ringbuf.extras import install_extra
 from tests.support.drained_files import CREATED_NS, T0_NS, drained_file_of, store
 
 Said = pytest.CaptureFixture[str]
@@ -252,7 +253,7 @@ def test_without_plotly_the_error_names_the_command_that_installs_it(
     assert report.main([str(lake), "--to", str(tmp_path / "report.html")]) == 2
     said, hint = capsys.readouterr().err.splitlines()
     assert said == "brim spark report: the report needs plotly, which is not installed"
-    assert hint == "  pip install 'brim[spark]'"
+    assert hint == f"  {install_extra('spark')}"
 
 
 def test_an_empty_landing_zone_has_a_page(tmp_path: Path) -> None:

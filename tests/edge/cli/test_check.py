@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge.cli import main
+from ringbuf.extras import install_extra
 from tests.support.children import ModuleChild
 
 
@@ -31,7 +32,7 @@ def test_archiving_without_pyarrow_is_a_mistake_of_the_configuration(
     capsys.readouterr()
     assert main(["check", str(file)]) == 2
     assert "log.archive: archives need pyarrow" in (error := capsys.readouterr().err)
-    assert "pip install 'brim[archive]'" in error
+    assert install_extra("archive") in error
 
 
 def test_check_shows_each_listener_as_a_client_writes_it(

@@ -15,6 +15,7 @@ from edge.mqtt import PingReq, Publish, encode
 from edge.web.api_model import ApiError
 from edge.web.query_process import QueryOutput
 from edge.web.sql_api import QUERIES_MAX, _checked
+from ringbuf.extras import install_extra
 from tests.edge.web.test_access import signed_in
 from tests.support.abuse import V5, connected
 from tests.support.brim_process import BrimProcess
@@ -315,4 +316,4 @@ def test_a_missing_library_is_named_with_its_remedy(
     with console(Path(runtime_of(served))) as (url, _):
         answer = Visitor(url).post("sql", {"query": "SELECT 1"})
     assert answer.status == 400
-    assert answer.content == {"error": "duckdb is not installed", "hint": "pip install 'brim[sql]'"}
+    assert answer.content == {"error": "duckdb is not installed", "hint": install_extra("sql")}

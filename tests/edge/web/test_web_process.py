@@ -16,6 +16,7 @@ from edge.errors import EdgeError
 from edge.server import web_process
 from edge.server.server import BrokerServer
 from edge.server.web_process import WebProcess
+from ringbuf.extras import install_extra
 from tests.edge.web.test_access import signed_in
 from tests.support.brim_process import BrimProcess
 from tests.support.ports import free_port
@@ -84,11 +85,11 @@ def test_a_console_without_its_libraries_is_an_error_of_the_start_and_of_check(
     """Before a client is served."""
     with pytest.raises(EdgeError, match="not installed") as raised:
         BrokerServer(parse('[web]\nlisten = "127.0.0.1:0"'), "0", failed=lambda: None)
-    assert "brim[web]" in raised.value.hint
+    assert install_extra("web") in raised.value.hint
     file = tmp_path / "brim.toml"
     file.write_text('[web]\nlisten = "127.0.0.1:0"\n')
     assert main(["check", str(file)]) == 2
-    assert "brim[web]" in capsys.readouterr().err
+    assert install_extra("web") in capsys.readouterr().err
 
 
 def test_a_console_that_gets_no_processor_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

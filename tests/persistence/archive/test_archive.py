@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ from persistence.errors import ArchiveUnavailable, FormatError, NotArchived
 from persistence.maintenance.scrub import scrub_archive
 from persistence.segment.format import segment_name
 from ringbuf import FLAG_UNCHECKED, crc32c, scan_records
+from ringbuf.extras import install_extra
 from ringbuf.record import RecordHeader, encode
 from tests.support import archive_crashes
 from tests.support.archive_crashes import crash_at_each_step, steps_of
@@ -478,6 +480,6 @@ def test_an_archive_without_pyarrow_says_what_to_install(monkeypatch: pytest.Mon
     (base, end), *_ = ends_of(written.files).items()
     monkeypatch.setattr(library, "is_installed", lambda: False)
     library.load.cache_clear()
-    with pytest.raises(ArchiveUnavailable, match=r"pip install 'brim\[archive\]'"):
+    with pytest.raises(ArchiveUnavailable, match=re.escape(install_extra("archive"))):
         archive_segment(written.files, DIRECTORY, base, end)
     assert path_of(base) not in written.files.names
