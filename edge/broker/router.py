@@ -380,10 +380,12 @@ class Router:
         """Make routes again after a change of may_receive, and purge waiting messages that are denied now.
 
         `sessions` must contain all sessions, `changed` those whose rights may differ from before; None: all.
+        Waiting messages of the others were allowed by the same rules.
         The loop runs by session rather than by topic, so that the cost is in proportion to the routes.
         """
         self.routes.rules += 1
         every = list(sessions)
+        purged = every if changed is None else changed
         # steps under way end now, and leave partial routes
         if changed is None or self.routes.under_way or 2 * len(changed) > len(every):
             changed = every
@@ -398,8 +400,7 @@ class Router:
                     at_once(self._add(session, topic_filter, options, only_adds=True))
         for shared_filter, group in self._groups.items():
             at_once(self._route_group(group, shared_filter))
-        # of all sessions: messages of an ended subscription may still wait
-        self.purge(every)
+        self.purge(purged)
         self._journal.acl_changed()
 
     def _drop_routes(self, session: Session) -> None:
@@ -409,10 +410,16 @@ class Router:
                     self._engine.routes_drop(topics, session.handle, 0)
 
     def purge(self, sessions: Iterable[Session]) -> None:
-        """Purge waiting messages that their session or group may not receive."""
-        targets: list[Session | SharedGroup] = [*self._groups.values(), *sessions]
-        for target in targets:
-            self._purge(target)
+        """Purge waiting messages that these sessions, or groups with one of them, may not receive.
+
+        Those of an ended subscription are among them.
+        """
+        by_handle = {session.handle: session for session in sessions}
+        for group in self._groups.values():
+            if any(member.handle in by_handle for member in group.members):
+                self._purge(group)
+        for session in by_handle.values():
+            self._purge(session)
 
     def _purge(self, target: Session | SharedGroup) -> None:
         """Purge waiting messages that a session or group may not receive."""

@@ -17,10 +17,15 @@ class CountedRules(AccessRules):
     def __init__(self, *rules: AccessRule) -> None:
         super().__init__([OWN, *rules])
         self.decided: list[str] = []
+        self.received: list[str] = []
 
     def allowed_filters(self, client: ClientInfo, topic_filter: str) -> AllowedFilters | None:
         self.decided.append(client.client_id)
         return super().allowed_filters(client, topic_filter)
+
+    def may_receive(self, client: ClientInfo, topic: str) -> bool:
+        self.received.append(client.client_id)
+        return super().may_receive(client, topic)
 
 
 def read(user: str, topic_filter: str) -> AccessRule:
@@ -53,6 +58,22 @@ def test_a_change_of_the_rules_of_one_user_makes_no_routes_of_other_users() -> N
         bench.broker.acl_changed(CountedRules(read("cy", "a/#"), read("ann", "a/#"), read("bob", "a/#")))
         assert receivers(bench, "a/1") == {ann.handle, bob.handle, cy.handle}
         assert receivers(bench, "own/cy/x") == {cy.handle}
+
+
+def test_a_change_of_the_rules_of_one_user_decides_about_no_waiting_message_of_others() -> None:
+    """Thousands of sessions with full queues would be a pause of seconds."""
+    with Bench(access=CountedRules(read("ann", "a/#"), read("bob", "a/#"), read("cy", "a/#"))) as bench:
+        ann, bob, cy = (session_of(bench, user, "a/#") for user in USERS)
+        for member in (ann, bob):
+            bench.broker.router.subscribe(member, Subscription("$share/g/a/#", 1))
+        (group,) = bench.broker.router._groups.values()
+        for number in range(3):
+            bench.broker.own_messages.offer(f"a/{number}", b"x", 1, b"")
+        new = CountedRules(read("ann", "a/#"), read("bob", "a/2"), read("cy", "a/#"))
+        bench.broker.acl_changed(new)
+        assert set(new.received) == {"ann", "bob"}  # ann as a member of bob's group
+        waiting = [len(bench.engine.queue_topics(its.handle)) // 4 for its in (ann, bob, cy, group)]
+        assert waiting == [3, 1, 3, 1]
 
 
 def test_a_change_of_patterns_makes_the_routes_of_all_sessions() -> None:
