@@ -55,6 +55,12 @@ class RetainedRecord(NamedTuple):
         return self.payload
 
 
+def owner_of_author(author: bytes) -> bytes | None:
+    """Key of the owner that the messages of an author count for; None: the author is not known."""
+    client_info = client_info_of_author(author) if author else None
+    return None if client_info is None else key_of(client_info)
+
+
 class Retained:
     """Sends retained messages to subscribers, and restores them after a restart."""
 
@@ -181,12 +187,11 @@ class Retained:
                 continue
             flags = min(record.flags & FLAG_QOS, 2) | record.flags & FLAG_EXPIRY
             author = getattr(record, "author", NO_AUTHOR)
-            client_info = client_info_of_author(author) if author else None
-            owner = NO_OWNER if client_info is None else key_of(client_info)
-            if client_info is None and (prefix := prefix_in(name)):
+            owner = owner_of_author(author)
+            if owner is None and (prefix := prefix_in(name)):
                 owner, author = owner_in(prefix), UNKNOWN_AUTHOR
             parts = record.bytes(), flags, record.properties, record.timestamp_ns
-            if self._engine.retain(topic, *parts, owner, author):
+            if self._engine.retain(topic, *parts, owner or NO_OWNER, author):
                 topics.add(topic)
             else:
                 topics.discard(topic)

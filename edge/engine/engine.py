@@ -404,6 +404,20 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
         in publish().
         """
 
+    def restore_retained(
+        self,
+        records: memoryview,
+        authors: memoryview,
+        owners: dict[bytes, bytes],
+        at: int,
+        authors_at: int,
+        /,
+    ) -> tuple[int, int]:
+        """Restore retained messages from `records` on from place `at`, oldest first. `authors`: those of the
+        records, in the same order; formats as in edge/recovery/retained_store.py. `owners`: key of the owner
+        of each author. Returns the places of the next record that Python must decide about, or of the end.
+        """
+
     def retained_message(
         self, topic: int, payload_max: int, /
     ) -> tuple[int, int, bytes, int, bytes, bool] | None:

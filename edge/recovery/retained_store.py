@@ -7,9 +7,9 @@ once.
 
     frames of persistence/durable_file.py, with the seed 0; little-endian
     kind "r": records (ringbuf/c/base/record.h), padded to 32; one without a payload: nothing is retained
-    kind "a": authors (edge/broker/retained_authors.py) of records of the frame before: for each author u32
-              length of the topic, u32 length of the author, topic, author; a record without one has no known
-              author. Version 1 of this format had no such frames, and is read
+    kind "a": authors (edge/broker/retained_authors.py) of records of the frame before, in their order: for
+              each author u32 length of the topic, u32 length of the author, topic, author; a record without
+              one has no known author. Version 1 of this format had no such frames, and is read
     kind "m": msgpack {ring: [epoch, position]}: the frames before include all that was published up to there
 
 A start takes the last record of each topic, then later records from the rings, or from the log if the rings
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from edge.broker.retained_delivery import RetainedRecord
+from edge.broker.retained_delivery import RetainedRecord, owner_of_author
 from edge.engine.engine import counters_of
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
@@ -114,9 +114,9 @@ def _variable(data: memoryview) -> tuple[int, int]:
 
 
 class _Content(NamedTuple):
-    """Content of a file: the last message of each topic, and the positions up to which it is complete."""
+    """Content of a file: records with their authors, and the positions up to which it is complete."""
 
-    records: list[RetainedRecord]
+    pieces: list[tuple[memoryview, memoryview]]
     marks: dict[str, tuple[int, int]]
     good_bytes: int
 
@@ -131,38 +131,50 @@ def _read(path: Path, files: Files) -> _Content:
         files.rename(str(path), str(kept))
         log.error("retained file unreadable, renamed %s", pairs(file=path, reason=error.strerror, kept=kept))
         data = memoryview(b"")
-    latest: dict[bytes, RetainedRecord] = {}
-    authors: dict[bytes, bytes] = {}
+    pieces: list[tuple[memoryview, memoryview]] = []
     marks: dict[str, tuple[int, int]] = {}
     good_bytes = 0
     for kind, body, end in frames_in(data):
         good_bytes = end
         if kind == b"m":
             marks = msgspec.msgpack.decode(body, type=dict[str, tuple[int, int]])
-        elif kind == b"a":
-            authors.update(_authors_in(body))
-        else:
-            for record in records_in(body):
-                latest[record.key] = record
-                authors.pop(record.key, None)
+        elif kind == b"r":
+            pieces.append((body, memoryview(b"")))
+        elif pieces:
+            pieces[-1] = pieces[-1][0], body
     if good_bytes < len(data):
         log.warning("retained file damaged, truncated %s", pairs(file=path, at=good_bytes, bytes=len(data)))
-    present = [record for record in latest.values() if record.payload]
-    for at, record in enumerate(present):
-        if (author := authors.get(record.key)) is not None:
-            present[at] = record._replace(author=author)
-    return _Content(present, marks, good_bytes)
+    return _Content(pieces, marks, good_bytes)
 
 
-def _authors_in(body: memoryview) -> Iterator[tuple[bytes, bytes]]:
-    at = 0
-    while at + _AUTHOR.size <= len(body):
-        key_bytes, author_bytes = _AUTHOR.unpack_from(body, at)
+def _restore(broker: Broker, pieces: Iterable[tuple[memoryview, memoryview]]) -> None:
+    """Restore the records of a file in order. C stops at a record that Python must decide about."""
+    owners: dict[bytes, bytes] = {}
+    for records, authors in pieces:
+        at = authors_at = 0
+        while True:
+            at, authors_at = broker.engine.restore_retained(records, authors, owners, at, authors_at)
+            record = next(records_in(records[at:]), None)
+            if record is None:
+                break
+            key, author, end = next(_authors_in(authors, authors_at), (b"", b"", authors_at))
+            if record.payload and key == record.key:
+                record, authors_at = record._replace(author=author), end
+                if (owner := owner_of_author(author)) is not None:
+                    owners[author] = owner
+            broker.retained.restore([record])
+            at += _RECORD.unpack_from(records, at)[0] + 31 & ~31
+
+
+def _authors_in(data: memoryview, at: int) -> Iterator[tuple[bytes, bytes, int]]:
+    """Topic, author, and end of its entry, of each entry from `at` on."""
+    while at + _AUTHOR.size <= len(data):
+        key_bytes, author_bytes = _AUTHOR.unpack_from(data, at)
         begin = at + _AUTHOR.size
         at = begin + key_bytes + author_bytes
-        if at > len(body):
+        if at > len(data):
             return
-        yield bytes(body[begin : begin + key_bytes]), bytes(body[begin + key_bytes : at])
+        yield bytes(data[begin : begin + key_bytes]), bytes(data[begin + key_bytes : at]), at
 
 
 def marks_in(path: Path) -> dict[str, tuple[int, int]]:
@@ -242,12 +254,6 @@ class RetainedStore:
         """Path of the file."""
         return self._written.path
 
-    def read(self) -> tuple[list[RetainedRecord], dict[str, tuple[int, int]]]:
-        """Retained messages of the file, and for each ring (epoch, position) up to which it is complete."""
-        content = _read(self.path, self._files)
-        self._written.size_bytes = content.good_bytes
-        return content.records, content.marks
-
     def restore(
         self,
         broker: Broker,
@@ -262,8 +268,10 @@ class RetainedStore:
         removed and the memory was lost. `absent`: rings of removed streams, each open until the next one is
         requested. From now on changes are written, and first those that were found outside of the file.
         """
-        records, marks = self.read()
-        broker.retained.restore(records)
+        content = _read(self.path, self._files)
+        marks = content.marks
+        self._written.size_bytes = content.good_bytes
+        _restore(broker, content.pieces)
         broker.engine.begin_retained_save(False)
         self._broker = broker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-retained")

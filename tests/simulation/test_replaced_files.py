@@ -106,7 +106,7 @@ class Retained(Content):
     def read(self, files: Files) -> int:
         found = _read(self.path, files)
         number = found.marks.get("r", (1, 0))[1]
-        assert bool(found.records) >= bool(number)
+        assert bool(found.pieces) >= bool(number)
         return number
 
 

@@ -549,6 +549,8 @@ static PyMethodDef engine_methods[] = {
     {"topics", NONE(engine_topics), "() -> all, as uint32"},
     {"routes_clear", ONE(engine_routes_clear), "(topic)"},
     {"retain", FAST(engine_retain), "(topic, payload, flags, properties, time, owner, author) -> bool"},
+    {"restore_retained", FAST(engine_restore_retained),
+     "(records, authors, owners, places in both) -> places in both, of a record that Python decides about"},
     {"retained_message", FAST(engine_retained_message),
      "(topic, payload_max) -> (flags, timestamp_ns, properties, payload length, payload, withheld) | None"},
     {"retained_route", ONE(engine_retained_route), "(topic) -> how many get it"},

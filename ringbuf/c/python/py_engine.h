@@ -225,6 +225,7 @@ PyObject *engine_routes_clear(engine_object *self, PyObject *argument);
 PyObject *engine_routes_of(engine_object *self, PyObject *argument);
 PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_retain(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_restore_retained(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_retained_message(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_retained_route(engine_object *self, PyObject *argument);
 

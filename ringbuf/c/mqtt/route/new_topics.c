@@ -54,16 +54,9 @@ static bool is_ordinary_for(const mq_engine *engine, const mq_connection *client
            mq_name_is_ordinary(engine, name, length, hidden);
 }
 
-mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name, uint32_t length,
-                       bool *exceeds_quota)
+/* Make a topic with its routes.  NULL: Python must decide. */
+static mq_topic *make(mq_engine *engine, const void *name, uint32_t length, uint16_t ring, mq_owner *owner)
 {
-    bool ordinary = is_ordinary_for(engine, session->connection, name, length);
-    uint16_t ring = ordinary ? mq_ring_of_partition(engine, name, length) : 0;
-    if (ring == 0 || mq_journal_is_short(engine))
-        return NULL;
-    *exceeds_quota = !mq_owner_may(engine, session->owner, MQ_OWNED_TOPICS, 1);
-    if (*exceeds_quota)
-        return NULL;
     uint32_t work = MQ_MATCH_WORK;
     mq_match *match = &engine->match;
     mq_match_begin(engine, match, name, length);
@@ -73,7 +66,7 @@ mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name,
     if (complete && receives(engine, match))
         topic = mq_topic_add(engine, name, length, ring, false);
     if (topic != NULL) {
-        mq_topic_owned(engine, topic, session->owner);
+        mq_topic_owned(engine, topic, owner);
         if (!mq_match_routes(engine, match, topic)) {
             mq_topic_free(engine, topic);
             topic = NULL;
@@ -81,4 +74,24 @@ mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name,
     }
     mq_match_reset(match);
     return topic;
+}
+
+mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name, uint32_t length,
+                       bool *exceeds_quota)
+{
+    bool ordinary = is_ordinary_for(engine, session->connection, name, length);
+    uint16_t ring = ordinary ? mq_ring_of_partition(engine, name, length) : 0;
+    if (ring == 0 || mq_journal_is_short(engine))
+        return NULL;
+    *exceeds_quota = !mq_owner_may(engine, session->owner, MQ_OWNED_TOPICS, 1);
+    return *exceeds_quota ? NULL : make(engine, name, length, ring, session->owner);
+}
+
+mq_topic *mq_topic_restored(mq_engine *engine, const void *name, uint32_t length)
+{
+    uint32_t visible_from;
+    mq_tenant_of_topic(engine, name, length, &visible_from);
+    bool ordinary = mq_name_is_ordinary(engine, name, length, visible_from);
+    uint16_t ring = ordinary ? mq_ring_of_partition(engine, name, length) : 0;
+    return ring == 0 ? NULL : make(engine, name, length, ring, NULL);
 }

@@ -58,6 +58,8 @@ bool mq_name_is_ordinary(const mq_engine *engine, const char *name, uint32_t len
  * may have no more topics. */
 mq_topic *mq_topic_new(mq_engine *engine, mq_session *session, const void *name, uint32_t length,
                        bool *exceeds_quota);
+/* Make the topic of a retained message, after a restart, for no owner.  NULL: Python must decide. */
+mq_topic *mq_topic_restored(mq_engine *engine, const void *name, uint32_t length);
 
 /* append.c */
 /* Append a message to its topic's ring and route it.  RB_OK with *waits_for (mq_ack);
