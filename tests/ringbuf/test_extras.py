@@ -50,7 +50,8 @@ def test_the_command_names_the_clone_or_wheel_of_the_installation(installed: Pat
 def test_without_a_local_origin_the_installed_distribution_is_named(installed: Path, tmp_path: Path) -> None:
     removed: Record = {"url": (tmp_path / "removed.whl").as_uri(), "archive_info": {}}
     remote: Record = {"url": "https://user:secret@git.example.com/brim.git", "vcs_info": {}}
-    for record in (None, removed, remote, {"url": 5}):
+    other: Record = {"url": 5}
+    for record in (None, removed, remote, other):
         assert command_with(installed, record) == ["brim[sql]"]
     installed.write_text("no JSON")
     assert install_extra("sql").endswith("install 'brim[sql]'")
