@@ -110,8 +110,9 @@ class Payloads:
                 raise ValueError(f"it is longer than {FILE_MAX_BYTES} bytes")
             tables = tomllib.loads(content.decode())
         except (OSError, ValueError, RecursionError) as error:
+            reason = getattr(error, "strerror", None) or error  # the text of an OSError has the path again
             raise SourceOptionError(
-                f"payload schema {str(path)!r} cannot be read: {error}",
+                f"payload schema {str(path)!r} cannot be read: {reason}",
                 hint="correct it, or let `brim schema infer` write one from a sample",
             ) from error
         try:

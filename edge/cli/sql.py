@@ -112,6 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `brim sql` and return its exit status."""
     _check_installed()
     query = sys.stdin.read() if arguments.query == "-" else arguments.query
+    if not query.strip():
+        raise UsageError("the query is empty", hint="write SQL, as in SELECT count(*) FROM records")
     form = "json" if arguments.json else format_of(arguments.format, arguments.output)
     if arguments.follow and form in {"parquet", "arrow"}:
         raise UsageError(f"--follow cannot write {form}", hint="choose table, csv or json")
@@ -121,15 +123,19 @@ def run(arguments: argparse.Namespace) -> int:
     with _ended_by_signals(arguments.time_limit, as_json=arguments.json):
         records = _records(arguments)
         _yield_to_broker()
-        with writer_of(form, arguments.output) as writer:
-            if arguments.follow:
+        if arguments.follow:
+            with writer_of(form, arguments.output) as writer:
                 return _followed(records, query, arguments, writer)
-            with waiting("reading records") as end_waiting, records.sql(query) as rows:
-                if arguments.output is None:  # rows may go to the terminal of the spinner
-                    rows.on_batch = end_waiting
-                writer.write(rows)
-                end_waiting()
-                return _status(rows)
+        with (
+            waiting("reading records") as end_waiting,
+            records.sql(query) as rows,  # before the file is overwritten: a query may have mistakes
+            writer_of(form, arguments.output) as writer,
+        ):
+            if arguments.output is None:  # rows may go to the terminal of the spinner
+                rows.on_batch = end_waiting
+            writer.write(rows)
+            end_waiting()
+            return _status(rows)
 
 
 def _check_installed() -> None:

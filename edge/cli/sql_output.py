@@ -6,10 +6,12 @@ is limited. The other forms are streams of any length.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
     from edge.sql.result import QueryResult
 
 FORMATS = ("table", "csv", "json", "parquet", "arrow")
-SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".arrow": "arrow"}
+SUFFIXES = {
+    "": "table", ".txt": "table", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
+    ".parquet": "parquet", ".arrow": "arrow",
+}  # fmt: skip
+NO_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')  # or a text, which may have such words
 ROWS_MAX = 10_000  # of a table
 TEXT_MAX = 200  # characters of a value in a table
 
@@ -33,10 +39,14 @@ class RowWriter(Protocol):
 
 
 def format_of(name: str | None, path: Path | None) -> str:
-    """The form that --format or the suffix of the output selects."""
-    if name is not None:
-        return name
-    return SUFFIXES.get(path.suffix, "table") if path is not None else "table"
+    """The form that --format or the suffix of the output selects. Raises UsageError: unknown suffix."""
+    if name is not None or path is None or path.is_char_device() or path.is_fifo():
+        return name or "table"
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        known = ", ".join(filter(None, SUFFIXES))
+        raise UsageError(f"no format has the suffix {suffix} (known: {known})", hint="add --format FORMAT")
+    return SUFFIXES[suffix]
 
 
 @contextmanager
@@ -92,8 +102,14 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, bytes):
         value = value.decode(errors="backslashreplace")
-    text = str(value)
+    text = _interval(*value) if type(value).__name__ == "MonthDayNano" else str(value)
     return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}..."
+
+
+def _interval(months: int, days: int, nanoseconds: int) -> str:
+    """An INTERVAL, such as the difference of two timestamps: 2 months, 1 day, 0:10:07.140438."""
+    rest = str(timedelta(days=days, microseconds=nanoseconds // 1000))
+    return f"{months} months, {rest}" if months else rest
 
 
 class _Csv:
@@ -118,7 +134,7 @@ class _Csv:
 
 
 class _Json:
-    """One object a line."""
+    """One object a line. JSON has no infinite number and no NaN: they are null."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -128,8 +144,15 @@ class _Json:
             rows.batches()
             return
         for batch in rows.mapped("SELECT to_json(result) FROM result").batches():
-            self._file.write("".join(f"{line}\n" for line in batch.column(0).to_pylist()).encode())
+            text = "".join(f"{line}\n" for line in batch.column(0).to_pylist())
+            if "NaN" in text or "Infinity" in text:
+                text = NO_NUMBER.sub(_finite, text)
+            self._file.write(text.encode())
         self._file.flush()
+
+
+def _finite(match: re.Match[str]) -> str:
+    return match[0] if match[0].startswith('"') else "null"
 
 
 class _Parquet:

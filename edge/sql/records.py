@@ -23,7 +23,7 @@ import pyarrow as pa
 from bridge.payloads.schema import Payloads
 from edge.config import loader
 from edge.config.directories import StrPath, runtime_directory
-from edge.errors import InvalidArgument, NoLog
+from edge.errors import EdgeError, InvalidArgument, NoLog
 from edge.local.running_log import log_directory_of
 from edge.log.log_place import place_of
 from edge.log.offline_reader import LogView
@@ -47,6 +47,7 @@ SETTINGS = {
 # After these, a query reads `records` and the archives only: no file, no network, no extension, no setting.
 CLOSED = ("SET enable_external_access = false", "SET lock_configuration = true")
 LATEST_NS = (1 << 63) - 1
+TIME_HINT = "write -15m, @SECONDS, 2026-11-21T14:00 (local time) or 2026-11-21T14:00Z (UTC)"
 THREADS_MAX = 256  # of a query
 
 
@@ -217,12 +218,12 @@ def _time(place: str | datetime | None, name: str) -> int | None:
     if isinstance(place, datetime):
         whole = place.astimezone(UTC).replace(microsecond=0)
         return int(whole.timestamp()) * 10**9 + place.microsecond * 1000
-    time_ns = place_of(place, name).timestamp_ns
+    try:
+        time_ns = place_of(place, name).timestamp_ns
+    except EdgeError as error:
+        raise InvalidArgument(f"{name} {place!r} is not a time", hint=TIME_HINT) from error
     if time_ns is None:
-        raise InvalidArgument(
-            f"{name} {place!r} is an offset, and must be a time",
-            hint="write -15m, @SECONDS or 2026-11-21T14:00",
-        )
+        raise InvalidArgument(f"{name} {place!r} is an offset, and must be a time", hint=TIME_HINT)
     return min(time_ns, LATEST_NS)
 
 

@@ -6,6 +6,7 @@ Owns the connection of DuckDB, and the open archives, until the rows are read. T
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
@@ -23,6 +24,8 @@ STEP_ROWS = 512  # that DuckDB converts at once; an array has at most 2 GiB, so 
 LOCKED = "configuration has been locked"  # in errors of DuckDB
 FILES_HINT = "`brim sql --files` and brim.sql(..., files=True) let a query use files and settings"
 COLUMNS_HINT = "brim.records() and `brim sql --help` describe the columns of records"
+OFFSET_HINT = 'OFFSET is a word of SQL: write the column in double quotes, as in SELECT "offset" FROM records'
+OFFSET_COLUMN = re.compile(r'(?<!["\w])offset(?!["\w]|\s+[\d?$:])', re.IGNORECASE)  # not LIMIT 1 OFFSET 5
 
 
 class QueryError(EdgeError):
@@ -34,8 +37,14 @@ def failed(error: Exception, cause: BaseException | None) -> Exception:
     if isinstance(cause, EdgeError):
         return cause
     lines = str(cause or error).strip().splitlines()  # DuckDB quotes values, which may be of a payload
-    is_closed = isinstance(error, duckdb.PermissionException) or LOCKED in str(error)
-    return QueryError("\n".join(map(escaped, lines)), hint=FILES_HINT if is_closed else COLUMNS_HINT)
+    return QueryError("\n".join(map(escaped, lines)), hint=_hint(error))
+
+
+def _hint(error: Exception) -> str:
+    if isinstance(error, duckdb.PermissionException) or LOCKED in str(error):
+        return FILES_HINT
+    is_offset = isinstance(error, duckdb.ParserException) and OFFSET_COLUMN.search(str(error))
+    return OFFSET_HINT if is_offset else COLUMNS_HINT
 
 
 def _require(library: str) -> None:

@@ -29,8 +29,13 @@ def windows(
     now: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[TimeWindow]:
-    """The rows of `query` for each window from now on, without end. The first window may be shorter."""
+    """The rows of `query` for each window from now on, without end. The first window may be shorter.
+
+    Raises QueryError: a mistake in the query.
+    """
     after, begin_s = records.ends(), now()
+    if not records.files:  # otherwise the query may change files, and runs only with its windows
+        records.query(query, after)[0].close()  # a mistake is an error now, not after the first window
     while True:
         end_s = (begin_s // length_s + 1) * length_s
         while (left_s := end_s - now()) > 0:

@@ -182,6 +182,29 @@ def test_options_narrow_the_records(part, tmp_path):
     assert sql(*part, *options, "SELECT sum(n) AS n FROM records").stdout == b'{"n":1}\n'
 
 
+def test_json_has_null_for_numbers_that_json_cannot_have(part):
+    query = """SELECT 'NaN'::DOUBLE AS "NaN", ['-inf'::FLOAT, 1.5] AS a, 'Infinity "NaN\\' AS t,
+        1234567890.123456789012345678::DECIMAL(38, 18) AS exact, (2::HUGEINT << 100) AS big"""
+    line = sql(*part, "--json", query).stdout.decode()
+    assert json.loads(line, parse_constant=pytest.fail)["t"] == 'Infinity "NaN\\'
+    assert line.startswith('{"NaN":null,"a":[null,1.5],"t":"')
+    assert line.endswith('"exact":1234567890.123456789012345678,"big":2535301200456458802993406410752}\n')
+
+
+def test_a_query_with_a_mistake_leaves_the_file_of_an_earlier_result(part, tmp_path):
+    file = tmp_path / "rows.CSV"
+    assert sql(*part, "-o", file, TOPICS).returncode == 0
+    written = file.read_bytes()
+    assert written.startswith(b'"topic","n"\n')
+    assert sql(*part, "-o", file, "SELECT topik FROM records").returncode == 2
+    assert file.read_bytes() == written
+
+
+def test_a_table_shows_the_time_between_two_records(part):
+    query = "SELECT INTERVAL '1 day 61.5 seconds' AS t, INTERVAL 14 MONTH AS m FROM records LIMIT 1"
+    assert sql(*part, query).stdout.split(b"\n")[1] == b"1 day, 0:01:01.500000  14 months, 0:00:00"
+
+
 def test_text_of_a_publisher_cannot_act_on_the_terminal(tmp_path):
     keep(tmp_path, "a-0", [Kept("a", b"\x1b[31mred")])
     done = sql("--log", tmp_path, "--runtime-dir", tmp_path, "SELECT payload FROM records")
@@ -246,6 +269,15 @@ def test_missing_records_are_status_1(tmp_path):
     ("arguments", "text"),
     [
         (["SELEC 1"], b"syntax error"),
+        (["SELECT offset FROM records"], b'in double quotes, as in SELECT "offset" FROM records'),
+        (["SELECT topic FORM records LIMIT 1 OFFSET 5"], b"describe the columns"),
+        ([" "], b"the query is empty"),
+        (["-o", "rows.xlsx", "SELECT 1 FROM records"], b"no format has the suffix .xlsx (known: .txt, .csv,"),
+        (["--since", "yesterday", "SELECT 1 FROM records"], b"'yesterday' is not a time\n  write"),
+        (
+            ["--payloads", "none.toml", "SELECT 1 FROM records"],
+            b"cannot be read: No such file",
+        ),
         (["--since", "12", "SELECT 1 FROM records"], b"is an offset"),
         (["--stream", "b", "SELECT 1 FROM records"], b"stream 'b' does not exist"),
         (["--follow", "--format", "parquet", "SELECT 1 FROM records"], b"--follow cannot write parquet"),

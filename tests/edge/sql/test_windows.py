@@ -2,7 +2,10 @@
 
 import itertools
 
+import pytest
+
 import brim
+from edge.sql.result import QueryError
 from edge.sql.windows import windows
 from ringbuf import Ring
 from tests.support.kept_logs import Kept, keep
@@ -52,3 +55,10 @@ def test_each_record_is_in_one_window(tmp_path, runtime_directory):
         (1020.0, 1030.0, []),
         (1030.0, 1040.0, ["5"]),
     ]
+
+
+def test_a_mistake_in_the_query_is_an_error_before_the_first_window(tmp_path, runtime_directory):
+    keep(tmp_path / "log", "a-0", [Kept("a", b"1")])
+    records = brim.records(log=tmp_path / "log", runtime_dir=runtime_directory)
+    with pytest.raises(QueryError, match="syntax error"):
+        next(windows(records, "SELEC 1", 10.0, sleep=lambda _: pytest.fail("it waits for a window")))
