@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PROGRESS_S = 1
 OURS = re.compile(r"^bridge\.errors\.\w+: (.+)\n((?! *SQLSTATE).*)$", re.MULTILINE)
+TYPES_HINT = "begin another table (--to) after such a change; DuckDB reads this one, by union_by_name = true"
+BOTH_SCHEMAS = re.compile(r'CANNOT_MERGE_SCHEMAS.*?"STRUCT<(.*?)>"\n.*?"STRUCT<(.*?)>"', re.DOTALL)
 NO_TABLE = re.compile(r"Path does not exist: \S+|Unable to infer schema for Parquet")
 
 
@@ -189,10 +191,21 @@ def _status(command: str, job: Callable[[argparse.Namespace], int], arguments: a
 
 def _in_spark(error: Exception) -> tuple[str, str] | None:
     """Text and hint of an error that Spark has wrapped; None: not an error that the user can correct."""
-    if not type(error).__module__.startswith("pyspark."):
+    if not type(error).__module__.startswith(("pyspark.", "py4j.")):
         return None
     if match := OURS.search(str(error)):
         return match[1], match[2]
     if match := NO_TABLE.search(str(error)):
         return match[0].removesuffix("."), "a table is made by bronze, silver or kafka, with --to"
+    if match := BOTH_SCHEMAS.search(str(error)):
+        return _changed_types(match[1], match[2]), TYPES_HINT
     return None
+
+
+def _changed_types(one: str, other: str) -> str:
+    """The columns that differ in two schemas of Spark: NAME: TYPE, NAME: TYPE."""
+    types, later = (dict(re.findall(r"(\w+): ([^,]+)", schema)) for schema in (one, other))
+    changed = [
+        f"{name} is {kind} and {later[name]}" for name, kind in types.items() if later.get(name, kind) != kind
+    ]
+    return f"columns of the table have several types: {', '.join(changed)}"

@@ -43,7 +43,12 @@ _FIELD = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 def by_minute(
     records: DataFrame, payload: str = "json", field: str = "value", window: str = WINDOW
 ) -> DataFrame:
-    """The aggregate of records with the columns edge, topic, timestamp and payload."""
+    """The aggregate of records with the columns edge, topic, timestamp and payload.
+
+    Raises SourceOptionError: no column payload.
+    """
+    if "payload" not in records.columns:
+        raise SourceOptionError("the table has no column payload", hint="name a bronze table")
     values = with_value(records.select("edge", "topic", "timestamp", "payload"), payload, field)
     start = f.window("timestamp", window)["start"].alias("minute")
     return (

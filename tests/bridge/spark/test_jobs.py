@@ -18,10 +18,12 @@ pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[
 pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[spark]'")
 
 import msgpack
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bridge.errors import SourceOptionError
-from bridge.spark.jobs import bronze, compact, gaps, kafka, live, silver, windows
+from bridge.spark.jobs import bronze, compact, gaps, kafka, latest, live, silver, windows
+from bridge.spark.jobs.common import TYPES_HINT
 from bridge.spark.table_places import table_lock
 from bridge.spark.tables import FORMATS
 from tests.support.drained_files import drained_file_of, store
@@ -201,6 +203,25 @@ def test_a_second_job_on_a_table_is_refused_and_a_missing_table_is_named(
             assert f"{table} is in use by another write job" in capsys.readouterr().err
     assert compact.main([str(table)]) == 2
     assert f"there is no table in {table}" in capsys.readouterr().err
+
+
+def test_a_table_with_a_changed_type_or_without_payloads_is_an_error_with_a_remedy(
+    spark: Any, table: Path, capsys: Said
+) -> None:
+    """As silver writes it with a payload schema in which temp was a double, and becomes a string."""
+    for batch, temp in enumerate((20.5, "warm")):
+        row = {"edge": "e", "partition": 0, "epoch": 1, "offset": batch, "topic": "a", "temp": temp, "n": 1}
+        (directory := table / f"batch={batch:09d}").mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist([row]), directory / "part-0.parquet")
+    assert latest.main([str(table)]) == 2
+    *_, said, hint = capsys.readouterr().err.splitlines()
+    assert said in {
+        f"brim spark latest: columns of the table have several types: temp is {one} and {other}"
+        for one, other in (("DOUBLE", "STRING"), ("STRING", "DOUBLE"))
+    }
+    assert hint == f"  {TYPES_HINT}"
+    assert windows.main([str(table), "--field", "temp"]) == 2
+    assert "the table has no column payload\n  name a bronze table" in capsys.readouterr().err
 
 
 @pytest.mark.campaign
