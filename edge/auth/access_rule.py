@@ -1,6 +1,6 @@
 """Access rule: one line of an ACL file.
 
-Decides nothing: edge.auth.acl and edge.auth.publish_rules do.
+Decides nothing: edge.auth.acl and edge.auth.packed_rules do.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from edge.auth.access_rule import Access, AccessRule
 from edge.auth.acl_patterns import NAMES, filled, names_of
 from edge.auth.interfaces import AllowedFilters, ClientInfo
-from edge.auth.publish_rules import PublishRules
+from edge.auth.packed_rules import PackedRules
 from edge.mqtt.topic_filters import split_share
 
 __all__ = ["Access", "AccessRule", "AccessRules"]
@@ -68,7 +68,7 @@ class AccessRules:
         self.permits_anonymous = False  # True if some rule permits something to a client without a name
         self._denied: set[str | None] = set()  # users with a rule that denies
         self._patterns_deny = False
-        self._publish_rules = PublishRules()
+        self._publish_rules, self._receive_rules = PackedRules(Access.WRITE), PackedRules(Access.READ)
         for rule in rules:
             self.denies_all &= rule.access is Access.DENY
             self.names_users |= rule.is_pattern and "%u" in rule.topic_filter
@@ -77,6 +77,7 @@ class AccessRules:
             tree = self._patterns if rule.is_pattern else self._users.setdefault(rule.user, _AclNode())
             tree.add(rule)
             self._publish_rules.add(rule)
+            self._receive_rules.add(rule)
             if rule.access & DENY and rule.is_pattern:
                 self._patterns_deny = True
             elif rule.access & DENY:
@@ -111,6 +112,10 @@ class AccessRules:
     def publish_rules(self, client: ClientInfo) -> bytes | None:
         """See edge.auth.interfaces.Surveyable."""
         return self._publish_rules.of(client)
+
+    def receive_rules(self, client: ClientInfo) -> bytes | None:
+        """See edge.auth.interfaces.Surveyable."""
+        return self._receive_rules.of(client)
 
     def _access_to_all(self, identity: str | None) -> int:
         """Access that a user has to every topic which does not begin with $. Needs no walk: a client

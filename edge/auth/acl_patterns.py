@@ -2,7 +2,7 @@
 
     pattern read devices/%c/#         %c: client identifier, %u: user name; filled in for each client
 
-Never decides about access: edge.auth.acl and edge.auth.publish_rules do.
+Never decides about access: edge.auth.acl and edge.auth.packed_rules do.
 """
 
 from __future__ import annotations

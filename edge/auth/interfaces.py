@@ -126,7 +126,10 @@ class Surveyable(AccessList, Protocol):
         """True if may_receive() is True for every topic that does not begin with $."""
 
     def publish_rules(self, client: ClientInfo) -> bytes | None:
-        """Rules that decide as may_publish(), for the engine (edge.auth.publish_rules); None: too many."""
+        """Rules that decide as may_publish(), for the engine (edge.auth.packed_rules); None: too many."""
+
+    def receive_rules(self, client: ClientInfo) -> bytes | None:
+        """Rules that decide as may_receive(), likewise."""
 
     def allowed_filters(self, client: ClientInfo, topic_filter: str) -> AllowedFilters | None:
         """The part of `topic_filter` that `client` may receive, without `$share/group/`;

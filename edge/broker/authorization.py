@@ -212,6 +212,11 @@ class Authorization:
             return self._survey.receives_all(session.visible_client)
         return self._access is None
 
+    def receive_rules(self, session: Session) -> tuple[bytes, bytes] | None:
+        """Rules, and the prefix of names, by which the engine decides as may_receive(); None: it cannot."""
+        rules = None if self._survey is None else self._survey.receive_rules(session.visible_client)
+        return None if rules is None else (rules, session.client_info.prefix.encode())
+
     def peer(self, connection: int) -> str:
         """Peer address for logs and rules: `127.0.0.1:50123`."""
         return (self._engine.peer(connection) or NO_PEER)[1]

@@ -464,6 +464,7 @@ class Broker:
         self._permissions.access = access
         self.router.may_receive = None if access is None else self._permissions.may_receive
         self.router.routes.allowed_filters = self._permissions.allowed_filters
+        self.router.receive_rules = self._permissions.receive_rules
 
     def disconnect(self, client_id: str) -> bool:
         """End a client's connection for an administrator. True if the client was connected."""

@@ -107,6 +107,8 @@ class Router:
         # Runs steps for which no client waits.
         self.later: Callable[[Steps[None]], object] = at_once
         self._tree = SubscriptionTree(engine)
+        # the rules by which the engine decides as may_receive(), and the prefix of names, if it can
+        self.receive_rules: Callable[[Session], tuple[bytes, bytes] | None] = lambda session: None
         self._targets: dict[int, Session | SharedGroup] = {}  # handle -> session or group with subscriptions
         self._groups: dict[str, SharedGroup] = {}  # $share/<group>/<filter> -> group
         self._journal = journal
@@ -425,10 +427,19 @@ class Router:
         """Purge waiting messages that a session or group may not receive."""
         if self.may_receive is None:
             return
-        waiting = set(array("I", self._engine.queue_topics(target.handle)))
-        denied = array("I", (topic for topic in waiting if not self._may_have(target, topic)))
+        denied = self._denied(target, self._engine.queue_topics(target.handle))
         if denied:
             self._engine.queue_purge(target.handle, denied)
+
+    def _denied(self, target: Session | SharedGroup, topics: bytes) -> array[int]:
+        """Those of `topics` that a session, or a member of a group, may not receive."""
+        members = target.members if isinstance(target, SharedGroup) else (target,)
+        denied: array[int] = array("I")
+        for rules in map(self.receive_rules, members) if topics else ():
+            if rules is None:
+                return array("I", (it for it in set(array("I", topics)) if not self._may_have(target, it)))
+            denied.frombytes(self._engine.topics_denied(topics, *rules))
+        return denied
 
     def _may_have(self, target: Session | SharedGroup, topic: int) -> bool:
         """True if `target` may receive the topic; one without a name cannot be authorized: denied."""

@@ -154,7 +154,7 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
         """Answer a TOPIC event. The answer holds for this connection until clear_acl_cache()."""
 
     def publish_rules(self, connection: int, rules: bytes | None, /) -> bool:
-        """Decide about the topics of a connection by these rules (edge.auth.publish_rules) until
+        """Decide about the topics of a connection by these rules (edge.auth.packed_rules) until
         clear_acl_cache(), and not by TOPIC events. None: by events. Raises ValueError if they are malformed.
         """
 
@@ -383,6 +383,11 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
     def queue_topics(self, session: int, /) -> bytes:
         """Topic of each waiting record, and of each retained message still to be sent. NO_TOPIC: the topic
         was forgotten, and its place in the table is in use again.
+        """
+
+    def topics_denied(self, topics: bytes, rules: bytes, prefix: bytes, /) -> bytes:
+        """The given topics, also NO_TOPIC, that a client may not receive by these rules
+        (edge.auth.packed_rules). `prefix`: of the names in its tenant; b"": it has none.
         """
 
     def queue_purge(self, session: int, topics: array[int], /) -> int:

@@ -544,6 +544,7 @@ static PyMethodDef engine_methods[] = {
      "(session, options, filter, topics or None): send what those, or all that match, retain"},
     {"stop_retained", FAST(engine_stop_retained), "(session, filter)"},
     {"queue_topics", ONE(engine_queue_topics), "(session) -> topics of what waits, as uint32"},
+    {"topics_denied", FAST(engine_topics_denied), "(topics, rules, prefix) -> those that the rules deny"},
     {"queue_purge", FAST(engine_queue_purge), "(session, topics) -> how many were taken back"},
     {"topics_retaining", ONE(engine_topics_retaining), "(topics) -> those of them that retain something"},
     {"topics", NONE(engine_topics), "() -> all, as uint32"},

@@ -4,6 +4,7 @@
  * py_engine.c).
  */
 #include "python/py_engine.h"
+#include "mqtt/in/acl_rules.h"
 
 #include <stdlib.h>
 
@@ -110,6 +111,41 @@ PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
     }
     free(bits);
     return bits == NULL ? PyErr_NoMemory() : PyLong_FromUnsignedLong(purged);
+}
+
+static bool is_denied(const mq_engine *engine, uint32_t index, const mq_acl_rules *rules,
+                      const bytes_view *prefix)
+{
+    const mq_topic *topic = mq_slab_at(&engine->topics, index);
+    uint32_t hidden = (uint32_t)prefix->length;
+    if (topic == NULL || !(topic->item.generation & 1) || topic->length <= hidden ||
+        (hidden == 0 ? mq_is_of_tenants(topic->name, topic->length)
+                     : memcmp(topic->name, prefix->bytes, hidden) != 0))
+        return true;
+    return !mq_acl_rules_allow(rules, topic->name + hidden, topic->length - hidden);
+}
+
+PyObject *engine_topics_denied(engine_object *self, args_t args, Py_ssize_t count)
+{
+    HELD_VIEW topics = {0}, packed = {0}, prefix = {0};
+    if (take(count, 3) != 0 || view_of(args[0], &topics) != 0 || view_of(args[1], &packed) != 0 ||
+        view_of(args[2], &prefix) != 0)
+        return NULL;
+    uint32_t denied_count = 0;
+    uint32_t *denied = malloc((size_t)topics.length + 4);
+    mq_acl_rules *rules = mq_acl_rules_new(packed.bytes, (uint32_t)packed.length);
+    for (Py_ssize_t i = 0; denied != NULL && rules != NULL && i < topics.length / 4; i++) {
+        uint32_t index = index_at(&topics, i);
+        if (is_denied(self->engine, index, rules, &prefix))
+            denied[denied_count++] = index;
+    }
+    PyObject *bytes = denied == NULL || rules == NULL
+                          ? PyErr_NoMemory()
+                          : PyBytes_FromStringAndSize((const char *)denied,
+                                                      denied_count * (Py_ssize_t)sizeof *denied);
+    free(rules);
+    free(denied);
+    return bytes;
 }
 
 /* The topics of `object`, as uint32, that have a retained message. */

@@ -1,14 +1,18 @@
 """Rights of publishers to topics, decided in C by packed rules as the access list in Python decides."""
 
+from array import array
+
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from edge.auth import publish_rules
+from edge.auth import packed_rules
 from edge.auth.access_rule import Access, AccessRule
 from edge.auth.acl import AccessRules
 from edge.auth.interfaces import ClientInfo
-from edge.engine.engine import DropCause, EventKind, counters_of
+from edge.auth.tenants import Tenants
+from edge.config.tenant import Tenant
+from edge.engine.engine import NO_TOPIC, DropCause, EventKind, counters_of
 from edge.mqtt import Publish, Version, encode
 from edge.mqtt.properties import Properties
 from tests.edge.auth.test_acl import TOPICS, some_rules
@@ -69,6 +73,25 @@ def test_packed_rules_are_those_of_the_client(
         assert allowed(client, ORDINARY) == [it for it in ORDINARY if compiled.may_publish(who, it)]
 
 
+@example([AccessRule(Access.READ, "$tenant/#")], "a", "")
+@given(some_rules(), st.sampled_from(["a", "b", "+"]), st.sampled_from(["", "$tenant/a/", "$tenant/b/"]))
+def test_waiting_topics_are_denied_as_in_python(rules: list[AccessRule], client_id: str, prefix: str) -> None:
+    compiled = AccessRules(rules)
+    with Bench(access=compiled, tenants=Tenants([Tenant("a"), Tenant("b")])) as bench:
+        session = bench.broker.sessions.open(ClientInfo(prefix + client_id, None, "", 0), 999)
+        ring = bench.broker.router.rings.number_of(bench.partition)
+        names = [*TOPICS, *(f"$tenant/a/{name}" for name in TOPICS), "$tenant/a/"]
+        topics = array("I", (bench.engine.topic_add(name.encode(), ring, False, 0, b"") for name in names))
+        topics.append(NO_TOPIC)
+        packed = bench.broker.router.receive_rules(session)
+        assert packed is not None
+        denied = array("I", bench.engine.topics_denied(topics.tobytes(), *packed))
+        may_receive = bench.broker.router.may_receive
+        assert may_receive is not None
+        expected = [it for it, name in zip(topics, names, strict=False) if not may_receive(session, name)]
+        assert denied.tolist() == [*expected, NO_TOPIC]
+
+
 def test_reserved_topics_are_left_to_python() -> None:
     rules = AccessRules([AccessRule(Access.READWRITE, "$x/#", is_pattern=True)])
     with bench_of(rules) as bench:
@@ -119,10 +142,10 @@ def test_more_answers_than_the_cache_takes_are_still_right() -> None:
 @pytest.mark.parametrize(
     "rules",
     [
-        [AccessRule(Access.WRITE, f"a/{n}") for n in range(publish_rules.RULES_MAX + 1)],
-        [AccessRule(Access.WRITE, f"a/{n}/%c", is_pattern=True) for n in range(publish_rules.RULES_MAX + 1)],
+        [AccessRule(Access.WRITE, f"a/{n}") for n in range(packed_rules.RULES_MAX + 1)],
+        [AccessRule(Access.WRITE, f"a/{n}/%c", is_pattern=True) for n in range(packed_rules.RULES_MAX + 1)],
         [
-            AccessRule(Access.WRITE, "a/" + "x" * publish_rules.RULES_MAX_BYTES),
+            AccessRule(Access.WRITE, "a/" + "x" * packed_rules.RULES_MAX_BYTES),
             AccessRule(Access.WRITE, "a/1"),
         ],
     ],

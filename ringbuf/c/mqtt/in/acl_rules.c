@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Access rules of one connection.  Documented in acl_rules.h.
+ * Access rules of one client.  Documented in acl_rules.h.
  */
 #include "mqtt/in/acl_rules.h"
 
@@ -39,5 +39,5 @@ bool mq_acl_rules_allow(const mq_acl_rules *rules, const void *name, uint32_t le
             found |= rule[0];
         rule += HEAD_BYTES + filter;
     }
-    return found == MQ_ACL_WRITE;
+    return found == MQ_ACL_ALLOW;
 }

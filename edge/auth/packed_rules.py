@@ -1,10 +1,11 @@
-"""Publish rules: the access rules by which the C engine decides about the publications of one client.
+"""Packed rules: the access rules by which the C engine decides about the topics of one client.
 
-    access  1 byte       MQ_ACL_WRITE or MQ_ACL_DENY (ringbuf/c/mqtt/in/acl_rules.h)
+    access  1 byte       MQ_ACL_ALLOW or MQ_ACL_DENY (ringbuf/c/mqtt/in/acl_rules.h)
     length  2 bytes      little-endian
     filter  length bytes UTF-8
 
-A client gets its own rules and all patterns, with its names filled in. The engine combines all rules that
+Rules of one kind of access, to publish or to receive: a client gets its own and all patterns, with its names
+filled in. The engine combines all rules that
 match a topic, as edge.auth.acl does, which is the oracle and decides where the rules are too many.
 """
 
@@ -18,19 +19,20 @@ from edge.auth.interfaces import ClientInfo
 
 RULES_MAX = 64  # of one client: the engine examines each rule for a new topic
 RULES_MAX_BYTES = 4_096  # of one client: each connection has a copy
-WRITE, DENY = b"\1", b"\2"
+ALLOW, DENY = b"\1", b"\2"
 
 
-class PublishRules:
-    """Rules of all users, and patterns. Add all rules before the first call of of()."""
+class PackedRules:
+    """Rules of all users, and patterns, about `access`. Add all rules before the first call of of()."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access) -> None:
+        self._access = access
         self._own: dict[str | None, list[bytes]] = {}  # by user; not more than RULES_MAX + 1
         self._patterns: list[AccessRule] = []
 
     def add(self, rule: AccessRule) -> None:
-        """Add a rule. One that only allows to receive is left out."""
-        if not rule.access & (Access.WRITE | Access.DENY):
+        """Add a rule. One that only allows the other access is left out."""
+        if not rule.access & (self._access | Access.DENY):
             return
         if rule.is_pattern:
             self._patterns.append(rule)
@@ -62,4 +64,4 @@ class PublishRules:
 def _packed(access: Access, topic_filter: str) -> bytes:
     text = topic_filter.encode()
     length = min(len(text), 0xFFFF)  # a longer text exceeds RULES_MAX_BYTES
-    return (DENY if access & Access.DENY else WRITE) + length.to_bytes(2, "little") + text
+    return (DENY if access & Access.DENY else ALLOW) + length.to_bytes(2, "little") + text
