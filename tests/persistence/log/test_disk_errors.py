@@ -119,6 +119,28 @@ def test_a_log_that_was_killed_and_has_no_room_for_its_proof_is_read_only(desk: 
     log.close()
 
 
+def test_a_damaged_durable_position_promises_nothing_that_the_disk_has_not_taken(desk: Desk) -> None:
+    ring = desk.ring("interval")
+    ring.writer().publish(b"written, not synced")
+    desk.writer.step()
+    files = desk.files.kill()
+    desk.writer.close()
+    desk.fail(errno.EIO, "fdatasync")
+    files.hook, desk.files.hook = desk.files.hook, None
+    log, _ = recovered(files)
+    ring.durable(1 << 40)
+    writer = LogWriter(log, clock_ns=lambda: 0)
+    writer.add(LoggedRing(ring, "disk"))
+    writer.step()
+    assert durable(ring) == 0
+    files.hook = None
+    writer.step()
+    assert durable(ring) == end(ring) > 0
+    assert count(files, ring) == 1
+    writer.close()
+    log.close()
+
+
 def published(desk: Desk, rings: list[Ring], number: int) -> None:
     for ring in rings:
         ring.writer().publish_many([bytes([number]) * 300] * 3, key="t")

@@ -108,6 +108,18 @@ def test_who_has_a_footer_never_reads_the_segment() -> None:
     log.close()
 
 
+def test_a_segment_that_was_proven_before_it_was_rolled_gets_a_footer() -> None:
+    written = Written.empty()
+    written.add("a-0", EPOCH, [b"x"])
+    written.sync()
+    written.log.prove()
+    written.log.roll()
+    written.add("a-0", EPOCH, [b"y"])
+    written.sync()
+    written.log.run_maintenance()
+    assert [it.indexed for it in written.log.reader.segments()] == [True, False]
+
+
 def test_each_damaged_byte_of_a_footer_costs_time_and_nothing_else() -> None:
     files, log, written = tended(30)
     expected = list(everything(reader_of(files), written))
