@@ -103,6 +103,20 @@ def test_a_repeated_message_waits_for_its_own_record_only(bench: Bench, version:
 
 
 @VERSIONS
+def test_a_bridge_that_begins_again_holds_no_acknowledgement_of_what_the_sinks_had(
+    bench: Bench, version: Version
+) -> None:
+    client = connect(bench, version)
+    publish(client, 7, b"1")
+    drained(bench, 1)
+    assert client.received() == [PubRec(7)]
+    drained(bench, 0)
+    publish(client, 7, b"1", again=True)
+    assert client.received() == [PubRec(7)]
+    assert payloads(bench) == [b"1"]
+
+
+@VERSIONS
 def test_losses_around_a_message_do_not_store_it_twice(bench: Bench, version: Version) -> None:
     """Two lost ranges are not joined: a message of QoS 2 between them would be stored again."""
     client, other = connect(bench, version), bench.client("other")

@@ -232,6 +232,22 @@ def test_a_log_that_waits_is_not_held_longer_by_what_comes_meanwhile(lives: Live
         assert sum(run.count for run in log.ranges(1 << 20)) == 3
 
 
+def test_the_log_may_have_no_message_whose_identifier_came_behind_others_that_are_synced(
+    lives: Lives, bench: Bench
+) -> None:
+    client = kept(lives)
+    name_ring(lives, client)
+    with bench.partition.ring.reader(name="log", local=True, for_log=True) as log:
+        client.send(Publish("a", b"1", 2, packet_id=1))
+        client.send(Publish("a", b"2", 2, packet_id=2))
+        position = lives.journal_end()
+        client.send(Publish("a", b"3", 2, packet_id=3))
+        lives.synced(position)
+        assert sum(run.count for run in log.ranges(1 << 20)) == 1
+        lives.synced()
+        assert sum(run.count for run in log.ranges(1 << 20)) == 2
+
+
 def test_a_broker_that_stops_leaves_nothing_held(lives: Lives, bench: Bench) -> None:
     client = kept(lives)
     ring = bench.partition.ring
