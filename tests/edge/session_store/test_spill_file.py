@@ -111,6 +111,31 @@ def test_what_a_group_waits_for_outlives_a_kill(lives: Lives) -> None:
     assert sorted(numbers(back(bench, "one"))) == list(range(5 * LAP))
 
 
+def first_numbers(client: Wire) -> list[bytes]:
+    """First digits of all that there is for it, not acknowledged."""
+    return [bytes(it.payload[:1]) for it in client.received() if isinstance(it, Publish)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])  # after a restart the record is the group's, or the member's
+def test_records_that_a_member_got_out_of_order_are_copied_in_the_next_life(qos: int, lives: Lives) -> None:
+    bench = lives.start()
+    leaves, stays = bench.client("leaves"), bench.client("stays", clean_start=False)
+    for member in (leaves, stays):
+        member.send(Subscribe(1, (Subscription("$share/group/t/#", qos),)))
+        member.bytes_received()
+    publish(bench, range(1), qos=qos)
+    publish(bench, range(LAP // 2), "other")
+    publish(bench, range(1, 2), qos=qos)
+    assert first_numbers(stays) == [b"1"]
+    leaves.drop()
+    bench.settle()
+    assert first_numbers(stays) == [b"0"]
+    lives.stop()
+    bench = lives.start()
+    publish(bench, range(4 * LAP), "other")
+    assert sorted(numbers(back(bench, "stays"))) == [0, 1]
+
+
 def test_lives_that_spill_a_little_leave_no_half_empty_extents(lives: Lives) -> None:
     bench = lives.start()
     away(bench, "c")

@@ -284,6 +284,7 @@ static void on_queued(mq_engine *engine, const mq_journal_replay *replay, mq_ses
 {
     for (uint32_t i = 0; i < word_at(at, 1); i++)
         queue(engine, session, where_now(replay, long_at(at, 2 + 3 * i)), word_at(at, 4 + 3 * i));
+    session->disordered |= session->group != NULL; /* a snapshot has the records by member */
 }
 
 static void on_identifier(mq_engine *engine, mq_session *session, uint32_t kind, uint32_t identifier)
