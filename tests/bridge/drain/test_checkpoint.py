@@ -65,6 +65,7 @@ def test_the_number_and_the_records_of_a_file_that_is_given_up_go_to_the_next(pa
     checkpoint.begin([INTENT, second, third])
     checkpoint.finish()
     checkpoint.give_up()
+    assert checkpoint.cursors["default", 2].previous == second.previous
     checkpoint.finish()
     checkpoint.save()
     checkpoint = again(checkpoint)
@@ -79,6 +80,19 @@ def test_the_number_and_the_records_of_a_file_that_is_given_up_go_to_the_next(pa
     checkpoint.finish()
     assert (checkpoint.drain_seq, checkpoint.settled_to) == (3, 3)
     assert checkpoint.cursors["default", 2].owed == ()
+    checkpoint.close()
+
+
+def test_a_turn_in_which_all_was_compared_is_saved_once(path: Path) -> None:
+    checkpoint = opened(path)
+    checkpoint.save()
+    checkpoint.compared_in("turn")
+    assert not checkpoint.saved
+    checkpoint.save()
+    checkpoint = again(checkpoint)
+    assert checkpoint.turn == "turn"
+    checkpoint.compared_in("turn")
+    assert checkpoint.saved
     checkpoint.close()
 
 

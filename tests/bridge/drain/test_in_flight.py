@@ -1,12 +1,14 @@
 """Several files under way: acknowledged in any order, written down from the front, the same after a crash."""
 
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from bridge.drain.checkpoint import cursors_in
+from bridge.drain.in_flight import InFlightFile, InFlightWindow
 from bridge.drain.scheduler import FILE_MIN_BYTES, Demand, Scheduler
-from bridge.errors import SinkUnavailable
+from bridge.errors import SinkBlocked, SinkError, SinkUnavailable
 from bridge.format.cursor import Cursor
 from bridge.format.file_name import FileName
 from bridge.format.file_parser import parse, verify
@@ -193,6 +195,33 @@ def test_going_back_drains_again_up_to_where_it_stood() -> None:
 def test_skipping_is_declared_from_where_draining_stood() -> None:
     skipped = CURSOR.split(500).after(intent(500, 599)).passed(550)
     assert (skipped.accounted_offset, skipped.next_offset, skipped.ahead) == (100, 600, ())
+
+
+# ---- answers of the sink ----
+
+
+def failed(*errors: SinkError | None) -> tuple[InFlightWindow, SinkError | None]:
+    """A window of files with these answers, None for none yet, and the failure that it reports."""
+    window = InFlightWindow()
+    for number, error in enumerate(errors):
+        file = InFlightFile(intent(10 * number, 10 * number + 9), future=Future())
+        assert file.future is not None
+        if error is not None:
+            file.future.set_exception(error)
+        window.files.append(file)
+    return window, window.take_answers(0.0, lambda _: None)
+
+
+def test_after_a_failure_nothing_is_sent_until_the_sink_has_answered_about_the_other_files() -> None:
+    window, _ = failed(SinkUnavailable("down"), None)
+    assert window.to_send() == []
+    window.files[1].future = None
+    assert window.to_send() == [window.files[0]]
+
+
+def test_of_two_failures_the_one_that_blocks_the_bridge_is_reported() -> None:
+    away, blocked = SinkUnavailable("down"), SinkBlocked("no such bucket")
+    assert failed(away, blocked)[1] is failed(blocked, away)[1] is blocked
 
 
 # ---- whose turn it is ----
