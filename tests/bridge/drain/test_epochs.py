@@ -32,6 +32,22 @@ def test_records_that_do_not_verify_at_the_end_of_an_epoch(runtime_directory: Pa
     assert (two.previous, two.lost, two.earlier_lost) == ((EPOCH, 30), (), ((EPOCH, 28, 29),))
 
 
+def test_the_memory_of_an_ended_epoch_is_free_once_its_records_are_drained(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count(f"{runtime_directory}/default-0.ring (deleted)")
+
+    with drain(settings(runtime_directory, tmp_path)) as drained:
+        for epoch in range(EPOCH, EPOCH + 3):
+            with ring(runtime_directory, epoch=epoch) as made:
+                publish(made, 3)
+                run_dry(drained)
+                assert mapped() == 0
+                made.unlink()
+            assert mapped() > 0
+
+
 def test_a_file_that_is_given_up(runtime_directory: Path, tmp_path: Path) -> None:
     chosen, sink = settings(runtime_directory, tmp_path), FailingSink(tmp_path / "lake")
     sink.before = [SinkUnavailable("down")]

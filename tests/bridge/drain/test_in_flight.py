@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.drain.checkpoint import cursors_in
+from bridge.drain.checkpoint import Checkpoint, cursors_in
 from bridge.drain.in_flight import InFlightFile, InFlightWindow
 from bridge.drain.scheduler import FILE_MIN_BYTES, Demand, Scheduler
-from bridge.errors import SinkBlocked, SinkError, SinkUnavailable
+from bridge.errors import CheckpointError, SinkBlocked, SinkError, SinkUnavailable
 from bridge.format.cursor import Cursor
 from bridge.format.file_name import FileName
 from bridge.format.file_parser import parse, verify
@@ -100,6 +100,27 @@ def test_a_sink_that_is_away_is_asked_by_one_file_at_a_time(runtime_directory: P
                 failures += 1
     assert 5 <= failures <= 8  # four at once, then one after the other
     assert offsets_drained(tmp_path / "lake") == {("default", 0, EPOCH): list(range(256))}
+
+
+def test_a_file_whose_intent_cannot_be_saved_is_not_sent(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Checkpoint) -> None:
+        raise CheckpointError("no space left on the disk")
+
+    with ring(runtime_directory) as made, drain(settings(runtime_directory, tmp_path)) as drained:
+        run_dry(drained)
+        publish(made, 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoint, "save", full)
+            for _ in range(2):
+                with pytest.raises(CheckpointError):
+                    run_dry(drained)
+        drained.finish()
+        assert drained.drain_seq == 0
+        assert list((tmp_path / "lake").rglob("*.brim*")) == []
+        run_dry(drained)
+    assert offsets_drained(tmp_path / "lake") == {("default", 0, EPOCH): list(range(10))}
 
 
 def test_a_file_that_is_given_up_leaves_its_number_and_its_loss_to_the_next(
