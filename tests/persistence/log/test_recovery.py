@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from persistence import Log, LogLocked, LogReader
+from persistence.log.preallocate import PREPARED_NAME
 from persistence.segment.clean_shutdown import MARKER_NAME
 from persistence.segment.format import FORMAT_VERSION, HEADER_PAGE_BYTES, READ_VERSIONS, SegmentHeader
 from ringbuf import crc32c
@@ -97,6 +98,29 @@ def test_an_unbroken_end_is_not_called_torn() -> None:
         log, report = recovered(files)
         assert report.torn is None
         assert len(read_all(log, "a-0", 7)) == 3
+
+
+def in_reused_file(length: int) -> Written:
+    """A log with one record, whose segment is a file with other bytes."""
+    files = SimFiles(Random(0))
+    files.makedirs(DIRECTORY)
+    handle = files.open(f"{DIRECTORY}/{PREPARED_NAME}", create=True)
+    files.pwritev(handle, [b"\xff" * (1 << 16)], 0)
+    files.close(handle)
+    log = make_log(files, segment_bytes=1 << 16)
+    log.recover()
+    written = Written(files, log)
+    written.add("a-0", 7, [bytes(length)])
+    written.sync()
+    return written
+
+
+def test_an_unbroken_end_at_the_end_of_a_page_of_a_reused_file_is_not_called_torn() -> None:
+    length = 8192 - in_reused_file(8192).log.commit.end % 4096
+    written = in_reused_file(length)
+    assert written.log.commit.end % 4096 == 0
+    log, report = recovered(written.files.kill(), segment_bytes=1 << 16)
+    assert (report.torn, read_all(log, "a-0", 7)) == (None, written.records["a-0", 7])
 
 
 def test_the_log_goes_on_behind_the_cut_in_a_new_segment() -> None:
