@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -27,9 +28,30 @@ log = logging.getLogger(__name__)
 TIDY_S = 300.0
 
 
-def run_loop(broker: BrokerServer, arguments: argparse.Namespace, started_s: float, stop: StopRequest) -> int:
-    """Run the broker, which serves clients already, until a stop is requested."""
-    return asyncio.run(_run(broker, arguments, started_s, stop))
+def run_loop(
+    broker: BrokerServer,
+    arguments: argparse.Namespace,
+    started_s: float,
+    stop: StopRequest,
+    threads: ThreadPoolExecutor,
+) -> int:
+    """Run the broker, which serves clients already, until a stop is requested. `threads`: for slow work."""
+    with asyncio.Runner(loop_factory=partial(_Loop, threads)) as runner:
+        return runner.run(_run(broker, arguments, started_s, stop))
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Event loop whose end starts no thread, as that of asyncio does: there may be no memory for one."""
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        super().__init__()
+        self._threads = threads
+        self.set_default_executor(threads)
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait for the work of the threads, and end them."""
+        del timeout
+        self._threads.shutdown()
 
 
 async def _run(

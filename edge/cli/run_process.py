@@ -6,8 +6,10 @@ import argparse
 import errno
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from edge import logging_setup
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 # The longest that the MQTT thread waits for the interpreter while another thread computes, for example
 # encodes a snapshot; by default it is 5 ms, each time.
 SWITCH_S = 0.000_5
+TASK_THREADS = 4
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -53,6 +56,7 @@ def serve(arguments: argparse.Namespace) -> int:
 def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> int:
     stop = StopRequest()
     stop.install()
+    threads = _task_threads()
     read_config = partial(configured, arguments, again=True) if arguments.config else None
     broker = BrokerServer(config, VERSION, partial(stop.fail, "the MQTT thread"), read_config)
     try:
@@ -66,7 +70,24 @@ def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> i
     import_asyncio(with_tls=uses_tls)
     from edge.cli.run_loop import run_loop  # imports asyncio, while clients are served
 
-    return run_loop(broker, arguments, started_s, stop)
+    return run_loop(broker, arguments, started_s, stop, threads)
+
+
+def _task_threads() -> ThreadPoolExecutor:
+    """Threads for slow work of the event loop, started now: later there may be no memory for them.
+
+    Without memory threading.Thread.start() may also wait for ever, and the stop of the broker with it.
+    """
+    threads = ThreadPoolExecutor(TASK_THREADS, thread_name_prefix="brim-task")
+    started = threading.Barrier(TASK_THREADS + 1)
+    try:
+        for _ in range(TASK_THREADS):
+            threads.submit(started.wait)
+        started.wait()
+    except BaseException:
+        started.abort()
+        raise
+    return threads
 
 
 def _lacks_files(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from edge.cli import main
 from edge.mqtt import PubAck, Publish
 from tests.support.children import Child
 from tests.support.mqtt_socket import SocketClient
@@ -59,13 +60,21 @@ def limit(process: Child, threads_max: int) -> None:
         assert child.wait()[0] == 0
 
 
-@pytest.mark.parametrize("threads_max", [1, 3, 4, 5, 6, 7, 8, 10])
+@pytest.mark.parametrize("threads_max", [1, 4, 6, 7, 8, 9, 10, 11, 12, 14])
 def test_a_start_with_too_few_threads_ends_with_the_remedy(home: Path, threads_max: int) -> None:
     with broker(home, threads_max) as process:
         status, _, log = process.wait()
     assert status == 2, log
     assert "brim run: no thread could be started" in log
     assert "ulimit -u" in log
+
+
+def test_a_broker_that_may_start_no_thread_obeys_and_stops(home: Path) -> None:
+    with broker(home, ENOUGH) as process:
+        process.lines_until("ready")
+        limit(process, 1)
+        assert main(["reload", "--runtime-dir", str(home / "run")]) == 0
+        assert process.stop()[0] == 0
 
 
 def test_zeromq_peers_end_no_broker_that_may_start_no_thread(home: Path) -> None:
