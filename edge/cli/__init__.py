@@ -112,7 +112,9 @@ def _run(words: list[str]) -> int:
 
         near = difflib.get_close_matches(words[0], VERBS, n=1)
         hint = f"did you mean `brim {near[0]}`?" if near else f"it is one of {', '.join(VERBS)}"
-        print(f"brim: there is no verb {words[0]!r}; {hint}", file=sys.stderr)
+        error = f"there is no verb {words[0]!r}"
+        as_json = error_text(words[0], error, hint, as_json=True)
+        print(as_json if "--json" in words else f"brim: {error}; {hint}", file=sys.stderr)
         return Exit.USAGE
     if words[0] == "run":  # before anything is loaded: SIGHUP would end the process
         from edge.server.sighup import sighup

@@ -188,3 +188,7 @@ def test_the_version_is_shown_and_a_misspelled_verb_is_named(capsys: pytest.Capt
     assert capsys.readouterr().out.startswith("brim 0.")
     assert main(["statsu"]) == 2
     assert "did you mean `brim status`?" in capsys.readouterr().err
+    assert main(["statsu", "--json"]) == Exit.USAGE
+    error = json.loads(capsys.readouterr().err)
+    assert error["error"] == "there is no verb 'statsu'"
+    assert error["hint"] == "did you mean `brim status`?"
