@@ -64,6 +64,7 @@ class FaultyDisk(PowerCuts):
         with self.broker.control() as self._control:  # One that is open: there may be no room for another.
             self._pump(self.random.uniform(*LOAD_S))
             try:
+                self._reason()  # Answered: the connection was accepted, which takes a descriptor.
                 getattr(self, f"_{fault.replace('-', '_')}")()
                 self._goes_on(fault)
             except BrokerUnreachable as error:
