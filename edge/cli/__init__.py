@@ -110,7 +110,10 @@ def _run(words: list[str]) -> int:
     if words[0] not in VERBS:
         import difflib
 
-        near = difflib.get_close_matches(words[0], VERBS, n=1)
+        from edge.cli.spark import JOBS
+
+        is_job = words[0] in JOBS
+        near = [f"spark {words[0]}"] if is_job else difflib.get_close_matches(words[0], VERBS, n=1)
         hint = f"did you mean `brim {near[0]}`?" if near else f"it is one of {', '.join(VERBS)}"
         error = f"there is no verb {words[0]!r}"
         as_json = error_text(words[0], error, hint, as_json=True)

@@ -234,14 +234,16 @@ def ingest_as(application: str, arguments: argparse.Namespace, **options: str) -
     """Run the job for a command line, with more options of the source; return the exit status."""
     options = {**pairs(arguments.option, "--option"), **options}
     check_source(arguments.root, options)
+    form = format_of_arguments(arguments)
     with table_lock(arguments.to, "write"):
+        opened_target(arguments.to, arguments.checkpoint, form)  # refused before the slow start of Spark
         query, outcome = ingest(
             spark_of(arguments, application),
             arguments.root,
             arguments.to,
             checkpoint=arguments.checkpoint,
             every_s=arguments.every,
-            form=format_of_arguments(arguments),
+            form=form,
             options=options,
         )
         return finish(query, outcome, as_json=arguments.json)

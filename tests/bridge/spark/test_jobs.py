@@ -205,6 +205,16 @@ def test_a_second_job_on_a_table_is_refused_and_a_missing_table_is_named(
     assert f"there is no table in {table}" in capsys.readouterr().err
 
 
+def test_a_format_that_is_not_that_of_the_table_is_refused_before_spark_starts(
+    lake: Path, table: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="needs the delta extra")
+    deltalake.write_deltalake(table, pa.table({"offset": [1]}))
+    monkeypatch.setattr(bronze, "spark_of", lambda *_: pytest.fail("Spark starts"))
+    assert bronze.main([str(lake), "--to", str(table)]) == 2
+    assert capsys.readouterr().err.endswith(f"{table} is a table of the format delta\n  --format delta\n")
+
+
 def test_a_table_with_a_changed_type_or_without_payloads_is_an_error_with_a_remedy(
     spark: Any, table: Path, capsys: Said
 ) -> None:

@@ -192,3 +192,5 @@ def test_the_version_is_shown_and_a_misspelled_verb_is_named(capsys: pytest.Capt
     error = json.loads(capsys.readouterr().err)
     assert error["error"] == "there is no verb 'statsu'"
     assert error["hint"] == "did you mean `brim status`?"
+    assert main(["report"]) == Exit.USAGE  # a job of `brim spark`, and near to reply
+    assert "did you mean `brim spark report`?" in capsys.readouterr().err
