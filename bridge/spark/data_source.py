@@ -9,7 +9,9 @@ never decoded. That is the way to a fast scan, because Spark pushes no columns i
 are pushed only with option pushDown; the options for the same conditions always work.
 
 A stream is exactly once by its offsets: {"version": 1, "edges": {edge: last drain_seq read}}. The files of a
-batch follow from them, in any process and at any later time, because names determine contents. Rows are Arrow
+batch follow from them, in any process and at any later time, because names determine contents. With options
+that leave out records an offset has them, too, as "chosen": {option: text}; check_chosen() in options.py
+compares them. An earlier version ignores and drops them. Rows are Arrow
 batches, decoded on the executors; the driver handles only names.
 
 Readers are pickled and sent to the executors: they hold values, no open file.
@@ -290,15 +292,15 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """First offset of a query without a checkpoint."""
         starting = self._rows.options.starting
         if starting == "earliest":
-            return _offset({})
+            return self._offset({})
         if starting == "latest":
-            return _offset(self._latest())
+            return self._offset(self._latest())
         assert isinstance(starting, dict)
-        return _offset(starting)
+        return self._offset(starting)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """End of the next batch: advance() in task_planning.py applies the limit."""
-        begin = _progress(start)
+        begin = self._progress(start)
         files = self._files(begin, fresh=True)
         self._warned = self._warned or warn_of_unknown(
             self._rows.options, self._unread.edges, self._unread.streams
@@ -312,7 +314,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             target = self._target
             latest = {edge: max(target.get(edge, 0), begin.get(edge, 0)) for edge in target | begin}
             end = {edge: min(number, latest[edge]) for edge, number in end.items() if edge in latest}
-        return _offset(end)
+        return self._offset(end)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Limit of a batch, by the options."""
@@ -326,14 +328,14 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Offset for the progress report."""
-        return _offset(self._latest())
+        return self._offset(self._latest())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Tasks of one batch: equal offsets give equal tasks, in any process."""
-        begin = _progress(start)
+        begin = self._progress(start)
         files = self._files(begin)
         dense = self._rows.options.fail_on_data_loss
-        chosen_files = between(begin, _progress(end), files, dense=dense)
+        chosen_files = between(begin, self._progress(end), files, dense=dense)
         tasks, _ = tasks_for(self._rows.options, chosen_files, files, self._unread.read_ranges)
         return self._rows.packed(tasks)
 
@@ -343,7 +345,22 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Forget the files of a committed batch; the owner of the landing zone decides what it keeps."""
-        self._unread.mark_read(_progress(end))
+        self._unread.mark_read(self._progress(end))
+
+    def _offset(self, progress: Progress) -> dict[str, Any]:
+        chosen = self._rows.options.chosen
+        offset = {"version": OFFSET_VERSION, "edges": dict(sorted(progress.items()))}
+        return {**offset, "chosen": chosen} if chosen else offset
+
+    def _progress(self, offset: dict[str, Any]) -> Progress:
+        version = offset.get("version")
+        if version != OFFSET_VERSION:
+            raise SourceOptionError(
+                f"the checkpoint of this query has offsets of version {version}, not {OFFSET_VERSION}",
+                hint="install a newer Brim, or start the query with a new checkpoint",
+            )
+        self._rows.options.check_chosen(offset.get("chosen", {}))
+        return dict(offset["edges"])
 
     def _latest(self) -> Progress:
         """The latest offset, without limits and without a check for missing numbers."""
@@ -373,17 +390,3 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _unread(rows: _Rows) -> UnreadFiles:
     return UnreadFiles(Landing(rows.options.path), rows.options.edges)
-
-
-def _offset(progress: Progress) -> dict[str, Any]:
-    return {"version": OFFSET_VERSION, "edges": dict(sorted(progress.items()))}
-
-
-def _progress(offset: dict[str, Any]) -> Progress:
-    version = offset.get("version")
-    if version != OFFSET_VERSION:
-        raise SourceOptionError(
-            f"the checkpoint of this query has offsets of version {version}, this build has {OFFSET_VERSION}",
-            hint="install a newer Brim, or start the query with a new checkpoint",
-        )
-    return dict(offset["edges"])

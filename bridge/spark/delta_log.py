@@ -2,9 +2,12 @@
 
 Spark writes the files of a batch (table_layout.py), and the driver adds all of them to the log in one commit
 of the deltalake package, with the application transaction ("brim", number of the batch). After a kill before
-the commit, the batch is written again in the same place, and nothing of it had counted. After a kill behind
-the commit, the log has that number already, and the batch is skipped. A batch with further columns first adds
-them to the table, in a commit of their own (schema_evolution.py).
+the commit, the batch is written again, and nothing of it had counted. After a kill behind the commit, the log
+has that number already, and the batch is skipped. A batch with further columns first adds them to the table,
+in a commit of their own (schema_evolution.py).
+
+Of two jobs that write a batch at the same time, one has its commit. Each commit is made for a version of the
+log without the number, and deltalake refuses it if a later version has a transaction of this application.
 
 A table that an earlier version began has no partition column, and stays so.
 
@@ -21,11 +24,20 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import fs, parquet
 
 from bridge.errors import BridgeError, SourceOptionError
-from bridge.spark.table_layout import DATE
-from bridge.spark.table_places import busy, check_characters, opened, parquet_files, url_of
+from bridge.spark.table_layout import DATE, may_be_in_flight
+from bridge.spark.table_places import (
+    COMMIT_TRIES,
+    busy,
+    check_characters,
+    check_records,
+    opened,
+    parquet_files,
+    taken,
+    url_of,
+)
 from ringbuf.extras import install_extra
 
 if TYPE_CHECKING:
@@ -58,13 +70,31 @@ class DeltaLog:
         log = self._opened()
         return log.transaction_version(APPLICATION) if log is not None else None
 
-    def commit(self, batch: int, directory: str) -> None:
+    def commit(self, batch: int, directory: str, records: int) -> None:
         """See TableLog."""
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        for tries_left in reversed(range(COMMIT_TRIES)):
+            log = self._opened()
+            try:
+                self._append(log, batch, directory, records)
+            except DeltaError as error:
+                begun_meanwhile = log is None and self._opened() is not None
+                if not (isinstance(error, CommitFailedError) or begun_meanwhile):
+                    raise
+                if not tries_left:
+                    raise busy(self._table, error) from error
+            else:
+                break
+
+    def _append(self, log: DeltaTable | None, batch: int, directory: str, records: int) -> None:
+        """Commit for this version of the log. Raises DeltaError, TableBusy."""
         from deltalake.transaction import create_table_with_add_actions
 
-        log = self._opened()
+        self._check_new(log, batch)
         by_day = log is None or DATE in log.metadata().partition_columns
-        arrow, actions = self._actions(directory, by_day=by_day)
+        arrow, actions, found = self._actions(directory, by_day=by_day)
+        check_records(f"{self._table}/{directory}", found, records)
         if arrow is None:
             return
         schema = self._deltalake.Schema.from_arrow(arrow)
@@ -77,9 +107,15 @@ class DeltaLog:
             )
         else:
             log = self._with_columns(log, schema)
+            self._check_new(log, batch)
             log.create_write_transaction(
                 actions, "append", log.schema(), partition_by=parts, commit_properties=properties
             )
+
+    def _check_new(self, log: DeltaTable | None, batch: int) -> None:
+        known = log.transaction_version(APPLICATION) if log is not None else None
+        if known is not None and known >= batch:
+            raise taken(self._table, batch)
 
     def _with_columns(self, log: DeltaTable, schema: Any) -> DeltaTable:
         """The log of a table with these columns added."""
@@ -159,30 +195,39 @@ class DeltaLog:
             return 0
         log.create_checkpoint()
         log.cleanup_metadata()
-        return len(log.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
+        last = log.transaction_version(APPLICATION)
+        listed = log.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+        unused = sorted(set(map(unquote, listed)))
+        filesystem, root = opened(self._table)
+        paths = [f"{root}/{path}" for path in unused if not may_be_in_flight(path, last)]
+        there = [entry.path for entry in filesystem.get_file_info(paths) if entry.type == fs.FileType.File]
+        for path in there:
+            filesystem.delete_file(path)
+        return len(there)
 
     def _opened(self) -> DeltaTable | None:
         if not self._deltalake.DeltaTable.is_deltatable(self._url):
             return None
         return self._deltalake.DeltaTable(self._url)
 
-    def _actions(self, directory: str, *, by_day: bool) -> tuple[pa.Schema | None, list[Any]]:
-        """The columns, and the actions that add the files with rows; None: there is no file."""
+    def _actions(self, directory: str, *, by_day: bool) -> tuple[pa.Schema | None, list[Any], int]:
+        """The columns, the actions that add the files with rows, and the number of rows; None: no file."""
         from deltalake.transaction import AddAction
 
         filesystem, root = opened(self._table)
-        schema, actions = None, []
+        schema, actions, rows = None, [], 0
         for entry in parquet_files(f"{self._table}/{directory}"):
             with filesystem.open_input_file(entry.path) as file:
                 metadata = parquet.read_metadata(file)
             schema = metadata.schema.to_arrow_schema().remove_metadata()
+            rows += metadata.num_rows
             if metadata.num_rows:
                 path, at = entry.path.removeprefix(f"{root}/"), (entry.mtime_ns or 0) // 1_000_000
                 stats = json.dumps(_statistics(metadata))
                 actions.append(AddAction(path, entry.size, _day_of(path) if by_day else {}, at, True, stats))
         if schema is not None and by_day:
             schema = schema.append(pa.field(DATE, pa.date32()))
-        return schema, actions
+        return schema, actions, rows
 
 
 def _day_of(path: str) -> dict[str, str | None]:

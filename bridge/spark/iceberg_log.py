@@ -3,8 +3,10 @@
 Spark writes the files of a batch (table_layout.py). The driver adds them to the table in one transaction that
 also sets the table's property `brim.batch` to the number of the batch. The summary of the snapshot has the
 same number. So a batch that is run again after its commit is recognised by the table, also when its snapshot
-has expired. A conflict with another writer is retried by PyIceberg on the new state of the table. The first
-transaction creates the table: a kill leaves a whole table or none.
+has expired. The first transaction creates the table: a kill leaves a whole table or none.
+
+Of two jobs that write a batch at the same time, one has its commit: after a conflict with another writer the
+property is read again. PyIceberg's own retry does not read it, so a batch is committed without that.
 
 The catalogue is the name of a catalogue in PyIceberg's own configuration (its file, or environment variables
 PYICEBERG_CATALOG__NAME__*), or a URL: sqlite:///PATH, or http(s):// of a REST catalogue. Default: an SQLite
@@ -36,14 +38,17 @@ import pyarrow as pa
 from pyarrow import fs, parquet
 
 from bridge.errors import SourceOptionError, TableUnreachable
-from bridge.spark.table_layout import COMPRESSION, key_of, time_of, write_files
+from bridge.spark.table_layout import COMPRESSION, key_of, may_be_in_flight, time_of, write_files
 from bridge.spark.table_places import (
+    COMMIT_TRIES,
     busy,
     check_characters,
+    check_records,
     is_there,
     opened,
     parquet_files,
     state_of,
+    taken,
     url_of,
 )
 from ringbuf.extras import install_extra
@@ -56,11 +61,12 @@ BATCH = "brim.batch"
 KEPT, UNFINISHED = "iceberg.json", "new-iceberg.json"
 CATALOG = "brim"  # name in PyIceberg's configuration for settings of a catalogue given by URL
 ISOLATION = dict.fromkeys(("write.delete.isolation-level", "write.update.isolation-level"), "snapshot")
+RETRIES = "commit.retry.num-retries"  # of an exchange; see commit()
 PROPERTIES = {
     **ISOLATION,
     "write.parquet.compression-codec": COMPRESSION,
     "commit.manifest-merge.enabled": "true",
-    "commit.retry.num-retries": "20",
+    RETRIES: "20",
     "commit.retry.max-wait-ms": "2000",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
@@ -105,16 +111,32 @@ class IcebergLog:
     def last_batch(self) -> int | None:
         """See TableLog."""
         table = self._opened()
-        number = table.properties.get(BATCH) if table is not None else None
-        return None if number is None else int(number)
+        return _number_of(table) if table is not None else None
 
-    def commit(self, batch: int, directory: str) -> None:
+    def commit(self, batch: int, directory: str, records: int) -> None:
         """See TableLog."""
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+
+        for tries_left in reversed(range(COMMIT_TRIES)):
+            try:
+                self._append(self._opened(), batch, directory, records)
+            except (CommitFailedException, TableAlreadyExistsError) as error:
+                if not tries_left:
+                    raise busy(self._place, error) from error
+            else:
+                break
+
+    def _append(self, table: Any, batch: int, directory: str, records: int) -> None:
+        """Commit for this state of the table. Raises TableBusy, and errors of a conflict."""
+        if table is not None:
+            if (known := _number_of(table)) is not None and known >= batch:
+                raise taken(self._place, batch)
+            table.metadata.properties[RETRIES] = "0"  # of this copy: commit() reads the table again
         paths = [entry.path for entry in parquet_files(f"{self._place}/{directory}")]
+        check_records(f"{self._place}/{directory}", sum(map(self._rows, paths)), records)
         if not paths:
             return
         arrow, files = self._arrow_schema(paths[0]), [self._url(path) for path in paths]
-        table = self._opened()
         transaction = self._created(arrow) if table is None else table.transaction()
         with transaction as changes:
             if table is not None:
@@ -230,6 +252,7 @@ class IcebergLog:
         before = datetime.now(UTC) - timedelta(hours=hours)
         table.maintenance.expire_snapshots().older_than(before).commit()
         table = table.refresh()
+        last = _number_of(table)
         filesystem, root = opened(self._place)
         needed = {_path(url) for url in _referenced(table)}
         entries = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
@@ -238,6 +261,7 @@ class IcebergLog:
             for entry in entries
             if entry.type == fs.FileType.File
             and entry.path not in needed
+            and not may_be_in_flight(entry.path.removeprefix(f"{root}/"), last)
             and entry.mtime is not None
             and entry.mtime < before
         ]
@@ -295,6 +319,11 @@ class IcebergLog:
         with filesystem.open_input_file(path) as file:
             return parquet.read_schema(file).remove_metadata()
 
+    def _rows(self, path: str) -> int:
+        filesystem, _ = opened(self._place)
+        with filesystem.open_input_file(path) as file:
+            return int(parquet.read_metadata(file).num_rows)
+
     def _url(self, path: str) -> str:
         """URL of a file of pyarrow's, for the table."""
         scheme, sign, _ = url_of(self._place).rpartition("://")
@@ -313,6 +342,12 @@ def kept_settings(table: str) -> dict[str, str]:
     with filesystem.open_input_stream(f"{path}/{KEPT}") as file:
         settings: dict[str, str] = json.loads(file.read())
     return settings
+
+
+def _number_of(table: Any) -> int | None:
+    """Number of the last batch that was committed."""
+    number = table.properties.get(BATCH)
+    return None if number is None else int(number)
 
 
 def _catalog_of(catalog: str) -> Any:

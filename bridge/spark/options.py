@@ -18,6 +18,9 @@
     offsets              FIRST-LAST, both included, FIRST- or -LAST: of each partition and epoch
     since, until         ISO dates or times, UTC without a time zone: since <= timestamp < until
     topic                topic filters separated by commas, as in MQTT: plant/+/temp, plant/#
+                         A checkpoint has the stream, partition, offsets, since, until and topic of its query.
+                         Another value is refused, because earlier records would be missing.  An option may be
+                         added, and since may be later
     pushDown             false (default); true: Spark's own conditions exclude files and records, too
                          (batch only; needs spark.sql.python.filterPushdown.enabled, which session.py sets)
     payloads             file on the driver with a payload schema (bridge/payloads/schema.py), whose fields
@@ -52,6 +55,7 @@ OF_TABLES = ("location", "owner", "provider")  # Spark adds these to the options
 SQL_VIEW = "CREATE TEMPORARY VIEW name USING brim OPTIONS (path '/srv/lake')"
 MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 WHERE = ("partition", "offsets", "since", "until", "topic")
+CHOOSING = ("stream", *WHERE)  # options that leave out records, which the progress of a stream passes over
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -76,6 +80,7 @@ class SourceOptions:
     where: Where = field(default_factory=Where)
     push_down: bool = False
     parquet: str = "read"
+    chosen: dict[str, str] = field(default_factory=dict)  # the options of CHOOSING that are set
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -110,7 +115,24 @@ class SourceOptions:
             push_down=_yes_or_no("pushDown", text("pushDown", "false")),
             parquet=_one_of("parquet", text("parquet", "read"), ("read", "skip")),
             payloads=Payloads.read(text("payloads", "")) if text("payloads", "") else None,
+            chosen={name: value for name in CHOOSING if (value := text(name, ""))},
         )
+
+    def check_chosen(self, before: Mapping[str, str]) -> None:
+        """Refuse a checkpoint of a query that had other options of CHOOSING, as `before`.
+
+        Its progress has passed over the records that they left out. An option may be added, and `since` may
+        be later: then none of these records is wanted. Raises SourceOptionError.
+        """
+        for name, value in before.items():
+            now = self.chosen.get(name, "")
+            if now == value or (name == "since" and now and moment(now) >= moment(value)):
+                continue
+            raise SourceOptionError(
+                f"the checkpoint of this query was written with {name}={value}, and it has "
+                f"{f'{name}={now}' if now else f'no {name}'} now: earlier records would be left out",
+                hint=f"give {name}={value} again; for other records use a new checkpoint and another table",
+            )
 
 
 def _refuse_unknown(lower: Mapping[str, str]) -> None:

@@ -1,6 +1,13 @@
 """Layout of the files of Delta and Iceberg tables: one day in each file, rows sorted by topic.
 
-    TABLE/batch-000000012/dt=2026-01-31/part-*.parquet
+    TABLE/batch-000000012/5f0c6e1d9a42/dt=2026-01-31/part-*.parquet
+
+Each run of a job has a directory with a random name below that of a batch: its attempt. So two jobs that
+write the same batch share no path. The log decides which attempt counts, and has each number once. The other
+attempts are deleted after the commit, or by --clean-hours.
+
+An earlier version wrote TABLE/batch-000000012/dt=...; the paths in the log count, so its tables are read and
+continued. Stop its jobs before the update: they replace the whole directory of a batch.
 
 `dt` is the UTC date of `timestamp` (of `minute`, in a table of minutes). Spark writes it as directories, and
 not into files. Delta has it as partition column; Iceberg has the day of the timestamp as hidden partition.
@@ -9,6 +16,7 @@ Rows are sorted by topic (device), so statistics of row groups and pages show wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -21,7 +29,19 @@ COMPRESSION = "zstd"
 DATE = "dt"
 DAY_US = 86_400_000_000
 TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # with statistics; Delta requires it
+OF_BATCH = re.compile(r"batch-(\d+)/")
 NO_MARKER = ("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")  # no file _SUCCESS: not Parquet
+
+
+def logged_directory_of(batch: int) -> str:
+    """Directory of a batch in a table with a log: no `=`, which some readers take for a column."""
+    return f"batch-{batch:09d}"
+
+
+def may_be_in_flight(path: str, last: int | None) -> bool:
+    """True if a file, by its path below the table, is of a batch behind the last one that the log has."""
+    match = OF_BATCH.match(path)
+    return match is not None and (last is None or int(match[1]) > last)
 
 
 def time_of(names: Collection[str]) -> str:

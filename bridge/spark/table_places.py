@@ -29,6 +29,7 @@ from bridge.errors import SourceOptionError, TableBusy, TableUnreachable
 log = logging.getLogger(__name__)
 
 OLD_STATE = ("_checkpoint", "_compact", "_late", "_marks", "_open", "_quarantine")
+COMMIT_TRIES = 20  # of a batch, while other programs commit
 UNLOADED = "Unable to load lib"  # of pyarrow for HDFS, on a machine with Hadoop only for Spark
 
 
@@ -126,6 +127,19 @@ def table_lock(table: str, use: Literal["write", "compact"]) -> Iterator[None]:
             except OSError as error:
                 log.warning("table not locked, run one %s job on it table=%s reason=%s", use, table, error)
         yield
+
+
+def taken(table: str, batch: int) -> TableBusy:
+    """Error of an attempt that comes after the commit of another one. The table has the batch."""
+    text = f"{table}: batch {batch} was committed meanwhile, by another job or by a try without an answer"
+    return TableBusy(text, hint="let one job write a table at a time; run this again if no other one is left")
+
+
+def check_records(directory: str, found: int, written: int) -> None:
+    """Raise TableBusy if the files of a batch have not the records that were written."""
+    if found != written:
+        text = f"{directory} has {found} records, not {written}: another program has changed its files"
+        raise TableBusy(text, hint="run this again")
 
 
 def busy(table: str, error: Exception) -> TableBusy:

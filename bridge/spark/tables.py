@@ -1,11 +1,11 @@
 """Tables that jobs write and read: one directory per batch, plain or under a Delta or Iceberg log.
 
-    TABLE/batch=000000012/part-*.parquet                   plain: the directory of a batch is replaced
-    TABLE/batch-000000012/dt=2026-01-31/part-*.parquet     delta, iceberg: files count when the log has them
+    TABLE/batch=000000012/part-*.parquet    plain: the directory of a batch is replaced
+    TABLE/batch-000000012/...               delta, iceberg: files count if the log has them (table_layout.py)
 
-A batch of a table with a log is one commit with the number of the batch (delta_log.py, iceberg_log.py). So a
-reader of the log sees whole batches, each once. Its columns are those of the files: `batch` is a directory,
-and not a column.
+A batch of a table with a log is one commit with the number of the batch (delta_log.py, iceberg_log.py). The
+log has each number once, also if two jobs write the batch at the same time. So a reader of the log sees whole
+batches, each once. Its columns are those of the files: `batch` is a directory, and not a column.
 
 Without a log a table has no schema of its own: each file has the columns of its batch. A reader merges them
 (Spark: mergeSchema; DuckDB: union_by_name). A column with different types cannot be merged.
@@ -46,8 +46,11 @@ class TableLog(Protocol):
     def last_batch(self) -> int | None:
         """Number of the last batch that was committed; None: no table yet. Raises TableUnreachable."""
 
-    def commit(self, batch: int, directory: str) -> None:
-        """Add the files below TABLE/`directory`, and new columns: from now on they count."""
+    def commit(self, batch: int, directory: str, records: int) -> None:
+        """Add the files below TABLE/`directory`, and new columns: from now on they count.
+
+        Raises TableBusy: the log has the batch, or the files have another number of records.
+        """
 
     def schema(self) -> StructType | None:
         """The columns for Spark; None: no table yet."""
@@ -64,7 +67,8 @@ class TableLog(Protocol):
     def clean(self, hours: int) -> int:
         """Forget versions that are older, and delete files that no version has and that are as old.
 
-        Returns the number of deleted files. The age must be longer than a batch or a query takes.
+        Files of batches that the log does not have yet stay. Returns the number of deleted files. The age
+        must be longer than a query takes.
         """
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -46,7 +47,7 @@ from bridge.spark.jobs.common import (
     spark_of,
 )
 from bridge.spark.schema_evolution import fitted
-from bridge.spark.table_layout import write_files
+from bridge.spark.table_layout import logged_directory_of, write_files
 from bridge.spark.table_places import (
     checked_state,
     is_there,
@@ -54,6 +55,7 @@ from bridge.spark.table_places import (
     opened,
     parquet_files,
     table_lock,
+    taken,
 )
 from bridge.spark.tables import TableFormat, TableLog, new_log
 
@@ -74,10 +76,11 @@ class TableTarget(NamedTuple):
     checkpoint: str
     state: str
     log: TableLog | None
+    attempt: str  # directory of this run below that of a batch (table_layout.py)
 
     def directory(self, batch: int) -> str:
-        """Directory of a batch below the table. With a log not NAME=VALUE: for Polars, a column."""
-        return directory_of(batch) if self.log is None else logged_directory_of(batch)
+        """Directory of a batch below the table."""
+        return directory_of(batch) if self.log is None else f"{logged_directory_of(batch)}/{self.attempt}"
 
 
 @dataclass
@@ -117,12 +120,10 @@ def start(
     outcome = BronzeResult(target.table)
 
     def write(frame: DataFrame, batch: int) -> None:
-        prepared = prepare(frame, batch) if prepare else frame
-        if has_batch(target.log, batch):
+        if has_batch(target.log, batch):  # before `prepare`, which replaces state of the batch
             return
-        records, bad = _write(prepared, target, batch)
-        if target.log is not None:
-            target.log.commit(batch, target.directory(batch))
+        records, bad = _write(prepare(frame, batch) if prepare else frame, target, batch)
+        commit(target, batch, records)
         outcome.batches += 1
         outcome.records += records
         outcome.quarantined += bad
@@ -134,6 +135,25 @@ def has_batch(log: TableLog | None, batch: int) -> bool:
     """True if the log has this batch already."""
     known = log.last_batch() if log is not None else None
     return known is not None and known >= batch
+
+
+def commit(target: TableTarget, batch: int, records: int) -> None:
+    """Commit the files of this attempt; then delete other attempts, which cannot be committed any more.
+
+    Raises TableBusy: another attempt was committed. Then this one deletes its own files, but only before its
+    first try to commit: the log may have the files of a try whose answer was lost.
+    """
+    if target.log is None:
+        return
+    own = target.directory(batch)
+    if has_batch(target.log, batch):
+        forget(target.table, own)
+        raise taken(target.table, batch)
+    target.log.commit(batch, own, records)
+    if records:
+        batch_directory = f"{target.table}/{logged_directory_of(batch)}"
+        for name in set(names_in(batch_directory)) - {target.attempt}:
+            forget(batch_directory, name)
 
 
 def follow_batches(
@@ -168,13 +188,8 @@ def _write(frame: DataFrame, target: TableTarget, batch: int) -> tuple[int, int]
 
 
 def directory_of(batch: int) -> str:
-    """Directory of a batch, in a plain table and in the state."""
+    """Directory of a batch in a plain table, and in the state."""
     return f"batch={batch:09d}"
-
-
-def logged_directory_of(batch: int) -> str:
-    """Directory of a batch in a table with a log: no `=`, which some readers take for a column."""
-    return f"batch-{batch:09d}"
 
 
 def opened_target(table: str, checkpoint: str, form: TableFormat) -> TableTarget:
@@ -198,7 +213,7 @@ def opened_target(table: str, checkpoint: str, form: TableFormat) -> TableTarget
         raise SourceOptionError(
             text, hint="write another table, or give the format of this one with --format"
         )
-    return TableTarget(table, checkpoint, state, log)
+    return TableTarget(table, checkpoint, state, log, uuid.uuid4().hex[:12])
 
 
 def _has_rows(table: str, checkpoint: str) -> bool:

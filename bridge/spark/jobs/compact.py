@@ -27,7 +27,7 @@ store nothing does. For these tables there is more maintenance:
                         `brim spark gaps --table` counts them separately, not as missing
     --clean-hours 168   forget versions of the table that are older, and delete the files that no version has:
                         replaced ones, and those of batches that were killed. Queries on an older version
-                        fail, and so do batches that take longer
+                        fail. Files of a batch that the log does not have yet stay, whatever their age
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KEEP_MIN = 2
-CLEAN_MIN_HOURS = 1  # files of a batch that is being written are not in the log yet
+CLEAN_MIN_HOURS = 1  # files of a compaction that is running are not in the log yet
 NOTE = "replaces.json"
 
 

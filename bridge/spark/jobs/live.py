@@ -104,8 +104,7 @@ def ingest(
         if bronze.has_batch(target.log, batch):
             return
         done = step(spark, frame, target, batch, delay_s)
-        if target.log is not None:
-            target.log.commit(batch, target.directory(batch))
+        bronze.commit(target, batch, done.ended)
         outcome.records += done.ended
         outcome.ahead += done.ahead
         outcome.batches += 1

@@ -1,6 +1,7 @@
-"""Names of edges and streams that nothing has: refused in tables, said in streams.  No Spark."""
+"""Names that nothing has: refused in tables, said in streams. Other names on a checkpoint. No Spark."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,41 @@ def test_a_stream_says_once_that_a_name_is_not_there_and_waits_for_it(
     stream = source(lake, {"stream": "lathe"}).streamReader(OFFSET)
     with caplog.at_level(logging.WARNING):
         ends = [stream.latestOffset(NOTHING, ReadMaxFiles(9)) for _ in range(2)]
-    assert ends == [{"version": 1, "edges": {"edge-1": 2}}] * 2
+    assert ends == [{"version": 1, "edges": {"edge-1": 2}, "chosen": {"stream": "lathe"}}] * 2
     (said,) = (record.getMessage() for record in caplog.records)
     assert "'lathe', and this query waits for it (there are press, weld" in said
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "refused"),
+    [
+        ({"stream": "press"}, {}, "with stream=press, and it has no stream now"),
+        ({"stream": "press"}, {"stream": "press,weld"}, "stream=press, and it has stream=press,weld now"),
+        ({"topic": "plant/1/#", "offsets": "5-"}, {"topic": "plant/#", "offsets": "5-"}, "topic=plant/1/#"),
+        ({"offsets": "5-"}, {"offsets": "0-"}, "offsets=5-"),
+        ({"partition": "0"}, {"partition": "0,1"}, "partition=0"),
+        ({"until": "2026-01-31"}, {"until": "2026-02-01"}, "until=2026-01-31"),
+        ({"since": "2026-01-31"}, {"since": "2026-01-30"}, "since=2026-01-31"),
+        ({"since": "2023-11-01"}, {"since": "2023-11-02"}, ""),
+        ({}, {"stream": "press"}, ""),
+        ({"edge": "edge-2"}, {"edge": "edge-*"}, ""),  # a new edge is read from its first file
+        ({"stream": "press"}, {"stream": "press", "maxFilesPerTrigger": "1", "mode": "PERMISSIVE"}, ""),
+    ],
+)
+def test_a_checkpoint_is_not_continued_with_options_that_want_what_it_has_left_out(
+    lake: Path, before: dict[str, str], now: dict[str, str], refused: str
+) -> None:
+    begun = source(lake, before).streamReader(OFFSET)
+    planned = begun.latestOffset(begun.initialOffset(), ReadMaxFiles(1))
+    continued = source(lake, now).streamReader(OFFSET)
+    calls = (
+        lambda: continued.commit(planned),
+        lambda: continued.latestOffset(planned, ReadMaxFiles(9)),
+        lambda: continued.partitions(NOTHING, planned),  # a batch that was killed
+    )
+    for call in calls:
+        if refused:
+            with pytest.raises(SourceOptionError, match=re.escape(refused)):
+                call()
+        else:
+            call()
