@@ -1,7 +1,7 @@
 """Names of delayed messages: $delayed/SECONDS/TOPIC.
 
 Owns the form of the name. The broker stores such a message, and publishes it to TOPIC after SECONDS
-(edge/delayed).
+(edge/delayed). The C core knows only where TOPIC begins: mq_topic_delayed_from() in ringbuf/c/mqtt/tenants.c.
 """
 
 from __future__ import annotations
