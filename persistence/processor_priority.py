@@ -30,7 +30,7 @@ PAUSE_MAX_S = 1.0
 _ATTRIBUTES = struct.Struct("IIQiIQQQ")  # struct sched_attr: size, policy, flags, nice, -, slice, -, -
 
 
-def come_last(niceness: int) -> None:
+def lower_priority(niceness: int) -> None:
     """Give the calling thread this nice value or its present higher one, and the longest slice.
 
     Threads and processes that it starts have them too. A system that refuses, or an older Linux, leaves what

@@ -177,7 +177,7 @@ class NextFiles:
         stop = cursor.stop_offset
         if demand.live or stop is None:
             return False
-        self._checkpoint.move(cursor.gone(stop))
+        self._checkpoint.move(cursor.lost_until(stop))
         return True
 
     def _splits(self, source: PartitionSource, cursor: Cursor, batch: RecordBatch) -> bool:

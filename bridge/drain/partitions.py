@@ -83,9 +83,9 @@ class Partitions:
                 self.sources[name] = self._source(name, path)
             with self.recording_errors(name):
                 self.sources[name].refresh()
-        self._look_back(ring_files)
+        self._use_logs_of_removed_rings(ring_files)
 
-    def _look_back(self, rings: Container[RingName]) -> None:
+    def _use_logs_of_removed_rings(self, rings: Container[RingName]) -> None:
         """Once: attach partitions of which only the log has records, for example of a renamed stream."""
         if self._unseen is None:
             self._unseen = {*self.known(), *self._never_begun()} if self.cold is not None else set()
@@ -93,7 +93,7 @@ class Partitions:
             with self.recording_errors(name):
                 if name not in rings and name.belongs_to(self.streams):
                     source = self.of(name)
-                    source.look_back()
+                    source.use_log_only()
                     cursor = self.cursor_of(name)
                     epoch, offset = (cursor.epoch, cursor.next_offset) if cursor else (0, 0)
                     if (waiting := source.backlog(epoch, offset)[0]) > 0:

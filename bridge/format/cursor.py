@@ -118,7 +118,7 @@ class Cursor:
             return self
         return replace(self, ahead=(*self.ahead, (at, at)))
 
-    def gone(self, end: int) -> Cursor:
+    def lost_until(self, end: int) -> Cursor:
         """The cursor when offsets below `end` are lost. The next file declares them."""
         lost = (self.next_offset, end - 1)
         return replace(self.at(end), owed=(*self.owed, lost)) if lost[1] >= lost[0] else self

@@ -310,8 +310,8 @@ class PartitionSource:
             )
         self._rings.append(new_ring)
 
-    def look_back(self) -> None:
-        """Use only the log, because the ring is gone. Raises LogError, OSError."""
+    def use_log_only(self) -> None:
+        """Read from the log only, because the ring is gone. Raises LogError, OSError."""
         self._left = self._cold_epochs()
 
     def read_to_its_end(self) -> None:

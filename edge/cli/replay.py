@@ -145,7 +145,7 @@ async def _records(
             return
         await to.flush()
         await asyncio.sleep(LOOK_S)
-        view.look()
+        view.refresh()
 
 
 def _report(arguments: argparse.Namespace, sent: int, missing: int) -> None:

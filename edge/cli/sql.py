@@ -47,7 +47,7 @@ from edge.cli.progress import waiting
 from edge.cli.sql_output import FORMATS, format_of, writer_of
 from edge.errors import EdgeError
 from edge.sql.spill_directory import remove_all
-from persistence.processor_priority import LOWEST, come_last
+from persistence.processor_priority import LOWEST, lower_priority
 from ringbuf.extras import install_extra
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--follow cannot write {form}", hint="choose table, csv or json")
     if not arguments.follow and (arguments.every or arguments.count):
         raise UsageError("--every and --count need --follow", hint="add --follow")
-    come_last(IMPORTS_NICENESS)
+    lower_priority(IMPORTS_NICENESS)
     with _ended_by_signals(arguments.time_limit, as_json=arguments.json):
         records = _records(arguments)
         _yield_to_broker()
@@ -185,7 +185,7 @@ def _ended_by_signals(limit_s: float | None, *, as_json: bool) -> Iterator[None]
 
 def _yield_to_broker() -> None:
     """Run at the lowest priority, end first if memory runs out, and allow a descriptor for each archive."""
-    come_last(LOWEST)
+    lower_priority(LOWEST)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_MAX))
     with suppress(OSError, ValueError):

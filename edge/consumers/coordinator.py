@@ -245,7 +245,7 @@ class Coordinator:
         for group in self.registry.groups.values():
             with self._faults.contained(f"expiry check of group {group.name}", lambda _: None):
                 self._expire_group(group, now_s)
-        self._dead_letters.look(now_s)
+        self._dead_letters.begin_due(now_s)
 
     def _expire_group(self, group: ConsumerGroup, now_s: float) -> None:
         for member in group.expire(now_s):

@@ -96,7 +96,7 @@ class DeadLetterPublisher:
         self._counts = counts
         self._faults = faults
 
-    def look(self, now_s: float) -> None:
+    def begin_due(self, now_s: float) -> None:
         """Begin with the records that are dead by now: one run of records of each partition at a time."""
         for group, partition in self._registry.partitions():
             if partition.publishing_dead_letters or partition.retry_s > now_s:

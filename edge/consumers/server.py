@@ -210,7 +210,7 @@ class ConsumersEndpoint:
         return 0.0 if more or self._calls else pause_s
 
     def _report_status(self) -> None:
-        self._server.look()
+        self._server.log_refusals()
         self._groups = self._coordinator.status()
         self._status_s = time.monotonic() + STATUS_S
 

@@ -35,9 +35,9 @@ class ShortenedFiles:
         """Check the rings each second, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self.look()
+            self.repair()
 
-    def look(self) -> None:
+    def repair(self) -> None:
         """Repair the files, and log new faults."""
         for name, ring in self._rings():
             faults = ring.mend()

@@ -108,7 +108,7 @@ class ZmqLimiter:
         lib.zl_read_counts(self._limiter, counters)
         return {name: int(getattr(counters, name)) for name in COUNTED}
 
-    def look(self) -> None:
+    def log_refusals(self) -> None:
         """Log peers that were refused or disconnected for a limit since the last call."""
         counts = self.counts()
         ended = sum(counts[name] for name in COUNTED[2:])

@@ -163,7 +163,7 @@ class ZmqPublisher:
         """Receive subscriptions, and send a batch of each ring. True if there may be more to do now."""
         self._take_sources()  # before subscriptions: the first subscription moves all readers to the end
         more = self._take_subscriptions()
-        self._server.look()
+        self._server.log_refusals()
         if not self._prefixes:
             return more
         return bool(sum([self._send_batch(source) for source in self._poll.readable()])) or more

@@ -91,10 +91,10 @@ class ZmqServer:
         if self._limiter is not None:
             self._limiter.drained()
 
-    def look(self) -> None:
+    def log_refusals(self) -> None:
         """Log peers that exceeded a limit; call it now and then, from one thread."""
         if self._limiter is not None:
-            self._limiter.look()
+            self._limiter.log_refusals()
 
     def peers(self) -> dict[str, int]:
         """ZmqLimiter.counts(); empty if peers have keys."""

@@ -357,7 +357,7 @@ class LogSet:
         for name, end in report.rings.items():
             self._ends[name] = max(end, self._ends.get(name, end))
         for ring_log in self._logs.values():
-            ring_log.go_on_behind(self._ends)
+            ring_log.set_other_ends(self._ends)
 
     def _log_in(self, directory: Path) -> Log:
         """Open one log. Raises OSError: the directory cannot be created."""

@@ -5,7 +5,7 @@ takes no lock and changes nothing.
 
 Records come in the order of each ring, and merged by time for several rings. Records that the log no longer
 has, because they were damaged or removed meanwhile, or that the disk cannot read, are skipped and counted:
-`missing`. Only durable records are read; look() finds newer ones.
+`missing`. Only durable records are read; refresh() finds newer ones.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class LogView:
         self.directory = directory
         self._readers: dict[Path, LogReader] = {}
         self._merged = MergedReader(self._of_ring)
-        self.look()
+        self.refresh()
 
-    def look(self) -> None:
-        """Refresh: find new logs and records."""
+    def refresh(self) -> None:
+        """Find new logs and records."""
         for directory in self._there():
             reader = self._readers.get(directory) or LogReader(SalvagingFiles(OsFiles()), str(directory))
             try:

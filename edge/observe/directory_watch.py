@@ -71,7 +71,7 @@ class DirectoryWatch:
 
     def start(self) -> None:
         """Check once, and start the thread."""
-        self.look()
+        self.check()
         self._thread.start()
 
     def stop(self) -> None:
@@ -80,7 +80,7 @@ class DirectoryWatch:
         if self._thread.is_alive():
             self._thread.join()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check all files once."""
         missing = [
             Missing(*identity)
@@ -100,7 +100,7 @@ class DirectoryWatch:
 
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_S):
-            self.look()
+            self.check()
 
     def _missing_of(self, each: Log) -> Missing | None:
         """The first missing one of a log's directory, its lock file and its active segment."""

@@ -106,7 +106,7 @@ class StatusReporter(Struct, eq=False):
             at = time.monotonic()
             self._rates = {name: round((now[name] - was) / (at - then), 1) for name, was in before.items()}
             before = now
-            self._spill.look(self.stats.snapshot(), self.config.limits.spill_max_bytes)
+            self._spill.log_changes(self.stats.snapshot(), self.config.limits.spill_max_bytes)
 
     def _totals(self) -> dict[str, int]:
         """Totals that have a rate."""

@@ -54,7 +54,7 @@ def consumers_endpoint(
         coordinator = Coordinator(
             _registry(config), outlet, clock=time.monotonic, wake=wake, sinks_of=outlet.sinks_of
         )
-        coordinator.also.append(outlet.look)
+        coordinator.also.append(outlet.report_durable)
         return coordinator
 
     zmq = config.zmq

@@ -105,7 +105,7 @@ class BrokerOutlet:
 
         self._listener.call(partial(rings.follow_upstream, report))
 
-    def look(self) -> float:
+    def report_durable(self) -> float:
         """Report the messages that logs and sinks have. Returns the seconds until the next check.
 
         Reports of sinks need no check: each ends the wait of the endpoint's thread.

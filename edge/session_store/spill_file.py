@@ -94,7 +94,7 @@ class SpillReport:
         self._over = 0  # number of records in the last report
         self._full_s = self._over_s = -AGAIN_S  # times of the last reports
 
-    def look(self, counters: Mapping[str, int], spill_max_bytes: int) -> None:
+    def log_changes(self, counters: Mapping[str, int], spill_max_bytes: int) -> None:
         """Log changes since the last call, each kind at most once in AGAIN_S."""
         now_s = self._clock()
         is_full = counters["spill_errno"] != 0

@@ -102,7 +102,7 @@ class RecordSource(pyarrow.dataset.Dataset):  # type: ignore[misc]
         """Records that the ring does not have, or no longer."""
         if part.path is not None and first < end and self._view is not None:
             with self._looking:
-                self._view.look()
+                self._view.refresh()
         yield from self._logged(part, first, min(end, part.end_offset))
 
     def _logged(self, part: Part, first: int, end: int) -> Iterator[Range]:

@@ -277,7 +277,7 @@ class Listener:
         while not self._stopping:
             now_s = time.monotonic()
             if now_s >= tick_s:
-                self._violations.look()
+                self._violations.log_violations()
                 timeout_s, tick_s = self.broker.tick(), now_s + TICK_S
             else:
                 timeout_s = tick_s - now_s

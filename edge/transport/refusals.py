@@ -34,9 +34,9 @@ class Refusals:
         """Check the counters each second, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self.look()
+            self.log_refusals()
 
-    def look(self) -> None:
+    def log_refusals(self) -> None:
         """Log the refusals since the last message."""
         counters = self._counters
         refused = int(counters.closed[CloseCause.LIMIT])

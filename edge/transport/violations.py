@@ -26,7 +26,7 @@ class Violations:
         self._seen = 0
         self._log = LogThrottle()
 
-    def look(self) -> None:
+    def log_violations(self) -> None:
         """Log the violations since the last message."""
         last = self._last
         if last.count == self._seen or not self._log():

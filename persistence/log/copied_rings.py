@@ -25,7 +25,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from persistence.log.log import Log
-from persistence.log.log_writer import EXTENT_BYTES, ROUND_BYTES, Joined, LoggedRing, LogWriter
+from persistence.log.log_writer import EXTENT_BYTES, ROUND_BYTES, JoinedRing, LoggedRing, LogWriter
 from ringbuf import Range, Reader, Ring, scan_records
 from ringbuf.errors import Corrupt, Evicted, OffsetGone, Overrun, RingError
 from ringbuf.native import ffi
@@ -219,7 +219,7 @@ class CopiedRingsWriter(LogWriter):
             total += sum(taken)
             busy = [joined for joined, length in zip(busy, taken, strict=True) if length >= EXTENT_BYTES]
 
-    def _take_from(self, joined: Joined, now: int) -> int:
+    def _take_from(self, joined: JoinedRing, now: int) -> int:
         """Append copies of a ring's next records.  Returns the bytes."""
         name, epoch = joined.ring.name, joined.ring.epoch
         try:

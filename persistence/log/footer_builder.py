@@ -8,7 +8,7 @@ Building one reads the segment again and sorts its records, which costs as much 
 busy log this is therefore paced to a fiftieth of the time, latest segment first.  The remaining segments get
 a footer when there is less to do, or are removed before.
 
-Threads: add() and write() from one background thread; gone() from any.
+Threads: add() and write() from one background thread; removing() from any.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class FooterBuilder:
         return known
 
     @contextmanager
-    def gone(self, base: int) -> Iterator[None]:
+    def removing(self, base: int) -> Iterator[None]:
         """Context in which the file of a segment may lose its name."""
         with self._keeps:
             self._gone.add(base)

@@ -354,8 +354,8 @@ class Log(SealedSegments):
         ends = {entry.name: RingEnd(entry.epoch, entry.next_offset) for entry in self._announced().values()}
         return {name: max(end, ends.get(name, end)) for name, end in (ends | self._elsewhere).items()}
 
-    def go_on_behind(self, ends: Mapping[str, RingEnd]) -> None:
-        """Set the ends of rings in other logs: joined rings are appended after them.  Before join()."""
+    def set_other_ends(self, ends: Mapping[str, RingEnd]) -> None:
+        """Set the ends of rings in other logs: joined rings continue after them.  Before join()."""
         self._elsewhere = dict(ends)
 
     def epochs(self, ring_name: str) -> list[Epoch]:
@@ -419,12 +419,12 @@ class Log(SealedSegments):
         assert active is not None
         self._catalogue()
         self.commit.leave()
-        self._shelve(active.header.base_position, active.size())
+        self._add_sealed(active.header.base_position, active.size())
         active.close()
         self._active = None
 
     def next_segment(self) -> None:
-        """Begin a segment after RB_LOG_FULL; a full one before it is synced.  Raises OSError."""
+        """Begin the next segment after RB_LOG_FULL.  Seals the full one, which is synced.  Raises OSError."""
         if self._active is not None:
             self._seal()
         self._begin()
@@ -469,7 +469,7 @@ class Log(SealedSegments):
             active.close()
         self._active = None
         if not is_empty:
-            self._shelve(base, durable - base)
+            self._add_sealed(base, durable - base)
 
     def _catalogue(self) -> dict[int, CatalogueEntry]:
         """Name, epoch and durable end of each ring, by id."""

@@ -94,7 +94,7 @@ class LoggedRing(NamedTuple):
     absence: LogAbsence | None = None  # the ring leaves a log that fails; None: it stays
 
 
-class Joined:
+class JoinedRing:
     """A ring in the log: `c` is its rb_log_ring, with the positions up to which it is taken and durable."""
 
     def __init__(
@@ -150,7 +150,7 @@ class LogWriter:
         self.removed = ""  # removed files of the log: records written there are lost
         self._on_durable = on_durable
         self._clock_ns = clock_ns
-        self._joined: dict[int, Joined] = {}
+        self._joined: dict[int, JoinedRing] = {}
         self._away: list[LoggedRing] = []  # they have left the failing log
         self._retry_at = 0
         self._pause_ns = 0
@@ -172,7 +172,9 @@ class LogWriter:
         reader, ahead = _behind(self.log, ring)
         offset, position = (ahead[0].offset, ahead[0].position) if ahead else (reader.offset, reader.cursor)
         ring_id = self.log.join(ring.name, ring.epoch, offset)
-        joined = self._joined[ring_id] = Joined(logged_ring, reader, ring_id, self._free_index(), position)
+        joined = self._joined[ring_id] = JoinedRing(
+            logged_ring, reader, ring_id, self._free_index(), position
+        )
         self._commit.add(reader, joined.c, copied=self.copies)
         if ahead:
             self.log.append(ring_id, ahead, joined.c, self._clock_ns())
@@ -341,7 +343,7 @@ class LogWriter:
         if moved and self._on_durable is not None:
             self._on_durable()
 
-    def _pass_over(self, joined: Joined, error: RingError) -> None:
+    def _pass_over(self, joined: JoinedRing, error: RingError) -> None:
         """Continue after damaged records, or after records that the reader has passed already.
 
         Raises `error` if no record follows.
@@ -357,7 +359,7 @@ class LogWriter:
         epoch = joined.ring.epoch
         self.log.skip(name, epoch, reader.offset, reader.cursor, joined.c, self._clock_ns())
 
-    def _break(self, joined: Joined, error: RingError) -> None:
+    def _break(self, joined: JoinedRing, error: RingError) -> None:
         """Abandon a ring that cannot be read any further."""
         joined.c.leaving = True
         self._note_broken(joined.ring.name, error)
@@ -372,7 +374,7 @@ class LogWriter:
         taken = {int(joined.c.index) for joined in self._joined.values()}
         return next(index for index in range(RINGS_MAX) if index not in taken)
 
-    def _leave(self, joined: Joined) -> None:
+    def _leave(self, joined: JoinedRing) -> None:
         del self._joined[joined.ring_id]
         self.log.leave(joined.ring.name)
         self._commit.remove(joined.c)
@@ -389,7 +391,7 @@ class LogWriter:
                 except RingError as error:
                     self._break(joined, error)
 
-    def _try_to_pass(self, joined: Joined, trouble: int) -> None:
+    def _try_to_pass(self, joined: JoinedRing, trouble: int) -> None:
         try:
             joined.reader.raise_for(trouble)
         except (Overrun, Corrupt) as error:

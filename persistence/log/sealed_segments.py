@@ -71,7 +71,10 @@ class SealedSegments:
             return
         path = os.path.join(self.directory, segment_name(base))
         recycled = False
-        with self._indexer.gone(base), suppress(FileNotFoundError):  # an earlier attempt may have removed it
+        with (
+            self._indexer.removing(base),
+            suppress(FileNotFoundError),
+        ):  # an earlier attempt removed it
             recycled = self._preallocator.recycle(path, size)
             if not recycled:
                 self.files.unlink(path)
@@ -163,7 +166,7 @@ class SealedSegments:
             if base in self._sizes and size:
                 self._sizes[base] = size
 
-    def _shelve(self, base: int, size: int) -> None:
+    def _add_sealed(self, base: int, size: int) -> None:
         with self._sizing:
             self._sizes[base] = size
         self._sealed.put(base)

@@ -34,7 +34,7 @@ from persistence.archive import Archived, archive_segment, temporary_name
 from persistence.errors import ArchiveUnavailable, FormatError, LogError, NotArchived
 from persistence.files import Files, FreshFiles
 from persistence.maintenance.scrub import RateLimitedFiles, ScrubResult, scrub_archive, scrub_segment
-from persistence.processor_priority import LOWEST, come_last
+from persistence.processor_priority import LOWEST, lower_priority
 from persistence.segment.scan import DamagedRange
 
 STOP_S = 10.0  # before it is killed: only an unfinished file can be lost
@@ -173,7 +173,7 @@ def _unpacked(fields: list[Any]) -> Archived | ScrubResult | TaskFailed:
 
 def _give_way() -> None:
     """Set the lowest priority that the system permits; failures are ignored."""
-    come_last(LOWEST)
+    lower_priority(LOWEST)
     number = IOPRIO_SET.get(platform.machine())
     if number is not None:
         ctypes.CDLL(None, use_errno=True).syscall(number, 1, 0, IOPRIO_IDLE)

@@ -65,7 +65,7 @@ class _SegmentPart(NamedTuple):
             length=self.length + length, records=self.records + 1, last_timestamp_ns=timestamp_ns
         )
 
-    def goes_on(self, other: _SegmentPart) -> bool:
+    def is_followed_by(self, other: _SegmentPart) -> bool:
         """True if `other` follows directly."""
         return (
             self.data is other.data
@@ -170,7 +170,7 @@ def _in_segment(
     for part in _parts(data, request, rows, places, whole):
         if part.offset < request.offset:
             continue
-        if parts and parts[-1].goes_on(part):
+        if parts and parts[-1].is_followed_by(part):
             parts[-1] = parts[-1].joined(part.length, part.last_timestamp_ns)
         else:
             parts.append(part)

@@ -101,7 +101,7 @@ class TopicWalks:
         else:
             walk = self._walks.pop(life)
         if walk is not None and walk.place < end:
-            walk.go_on_in(data)
+            walk.continue_in(data)
             while (stop := walk.run()) == LOOK and walk[len(walk) - 1].ring_id == CATALOGUE_RING_ID:
                 continue
             if stop != END:

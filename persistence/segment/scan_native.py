@@ -110,7 +110,7 @@ class Walk:
             elif stop != lib.RB_WALK_MORE or self._short(int(self._state.wanted_bytes)):
                 return BAD if stop == lib.RB_WALK_MORE else stop
 
-    def go_on_in(self, data: FileBytes) -> None:
+    def continue_in(self, data: FileBytes) -> None:
         """Continue in the file after it has grown or was opened again."""
         self._data, self._state.end = data, data.end
 

@@ -136,11 +136,11 @@ def test_a_shortened_file_is_repaired_and_logged_now_and_then(
     ring = producers.open("cam", "default", 0).ring
     files = ShortenedFiles(streams, producers)
     try:
-        files.look()
+        files.repair()
         assert caplog.text == ""
         for _ in range(20):
             os.truncate(runtime_directory / "some-0.cursors", CURSORS_BYTES - 1)
-            files.look()
+            files.repair()
             assert (runtime_directory / "some-0.cursors").stat().st_size == CURSORS_BYTES
         assert caplog.text.count("cursor file restored: another process had shortened it") == 1
         assert "name=some-0 times=1" in caplog.text
@@ -148,7 +148,7 @@ def test_a_shortened_file_is_repaired_and_logged_now_and_then(
         os.truncate(runtime_directory / "default@cam.ring", 0)
         with pytest.raises(Corrupt):
             ring.extremes()
-        files.look()
+        files.repair()
         with pytest.raises(Refused, match="was shortened by a process that may write it"):
             producers.open("cam", "default", 0)
     finally:

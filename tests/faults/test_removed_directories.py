@@ -232,16 +232,16 @@ def test_a_name_that_stands_for_another_file_is_missing(tmp_path: Path) -> None:
     watch.watch("a", tmp_path / "a")
     changes: list[tuple[Any, ...]] = []
     watch.on_change.append(lambda: changes.append(watch.missing))
-    watch.look()
+    watch.check()
     assert changes == []
     (tmp_path / "a").rename(tmp_path / "b")
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
     (tmp_path / "a").mkdir()
-    watch.look()
+    watch.check()
     assert [len(it) for it in changes] == [1]
     (tmp_path / "a").rmdir()
     (tmp_path / "b").rename(tmp_path / "a")
-    watch.look()
+    watch.check()
     assert [len(it) for it in changes] == [1, 0]
     watch.stop()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from persistence import processor_priority
-from persistence.processor_priority import LOWEST, Pauses, come_last
+from persistence.processor_priority import LOWEST, Pauses, lower_priority
 from tests.support.project import ROOT
 
 SCHED_GETATTR = {"x86_64": 315, "aarch64": 275, "armv7l": 381}
@@ -20,7 +20,7 @@ LINUX = tuple(map(int, platform.release().split(".")[:2]))
 # Prints policy, nice value and slice of the thread that runs it.
 SHOW = """
 import ctypes, os, platform, struct, sys, threading
-from persistence.processor_priority import come_last
+from persistence.processor_priority import lower_priority
 def show():
     memory = ctypes.create_string_buffer(48)
     assert ctypes.CDLL(None).syscall(%d, 0, memory, 48, 0) == 0
@@ -39,7 +39,7 @@ def scheduling(code: str) -> list[list[int]]:
 
 
 def test_threads_of_background_work_inherit_its_nice_value_and_the_longest_slice() -> None:
-    code = "come_last(19)\nshow()\nthread = threading.Thread(target=show)\nthread.start()\nthread.join()"
+    code = "lower_priority(19)\nshow()\nthread = threading.Thread(target=show)\nthread.start()\nthread.join()"
     own, started = scheduling(code)
     assert own == started
     assert own[:2] == [os.SCHED_BATCH, LOWEST]
@@ -49,9 +49,9 @@ def test_threads_of_background_work_inherit_its_nice_value_and_the_longest_slice
 
 def test_a_higher_nice_value_stays() -> None:
     present = os.getpriority(os.PRIO_PROCESS, 0)
-    (own,) = scheduling("come_last(19)\ncome_last(0)\nshow()")
+    (own,) = scheduling("lower_priority(19)\nlower_priority(0)\nshow()")
     assert own[1] == LOWEST
-    (own,) = scheduling("come_last(0)\nshow()")
+    (own,) = scheduling("lower_priority(0)\nshow()")
     assert own[1] == present
 
 
@@ -60,7 +60,7 @@ def test_a_machine_that_is_not_known_gets_the_nice_value_only(monkeypatch: pytes
     monkeypatch.setattr(platform, "machine", lambda: "s390x")
     monkeypatch.setattr(os, "setpriority", lambda *values: set_to.append(values))
     monkeypatch.setattr(ctypes, "CDLL", None)
-    come_last(LOWEST)
+    lower_priority(LOWEST)
     assert set_to == [(os.PRIO_PROCESS, 0, LOWEST)]
 
 

@@ -202,7 +202,7 @@ def test_an_outage_within_an_outage_is_one_more_gap() -> None:
 
 
 def test_what_is_gone_is_owed_until_a_file_declares_it() -> None:
-    gone = CURSOR.split(500).after(intent(500, 599)).gone(500)
+    gone = CURSOR.split(500).after(intent(500, 599)).lost_until(500)
     assert (gone.next_offset, gone.owed) == (600, ((100, 499),))
     assert gone.after(intent(600, 609, lost=((90, 499),))).owed == ()
 

@@ -176,7 +176,7 @@ def test_what_an_ended_epoch_still_owes_is_declared_under_the_new_name(
         with drain(chosen) as drained:
             run_dry(drained)
             cursor = drained.checkpoint.cursors["default", 0]
-            drained.checkpoint.move(cursor.gone(15))  # a file was given up
+            drained.checkpoint.move(cursor.lost_until(15))  # a file was given up
             drained.checkpoint.move(drained.checkpoint.cursors["default", 0].next_epoch(EPOCH + 1, 0, 15))
             drained.checkpoint.save()
     (runtime_directory / "default-0.ring").unlink(missing_ok=True)

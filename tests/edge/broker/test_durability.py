@@ -487,10 +487,10 @@ def test_a_local_publisher_learns_which_messages_a_sink_has_lost() -> None:
         outlet([Outgoing("t", it) for it in (b"1", b"2", b"3")], fates.extend)
         for report in [("t-0", 1, [(0, 0)]), ("u-0", 9, [(0, 9)]), ("t-0", None, [(2, 2)]), ("t-0", 3, ())]:
             rings_of(bench).upstream(*report)
-            outlet.look()
+            outlet.report_durable()
             assert fates == []
         rings_of(bench).upstream("t-0", 4, ())
-        assert outlet.look() == float("inf")
+        assert outlet.report_durable() == float("inf")
         assert fates == ["stored", "refused", "stored"]
 
 
@@ -499,7 +499,7 @@ def test_a_local_publisher_that_comes_late_needs_no_further_report() -> None:
         rings_of(bench).upstream("t-0", 1, ())  # before the first consumer
         outlet, fates = outlet_of(bench), list[Fate]()
         outlet([Outgoing("t", b"1")], fates.extend)
-        outlet.look()
+        outlet.report_durable()
         assert fates == ["stored"]
 
 

@@ -276,7 +276,7 @@ def test_who_is_disconnected_is_logged_seldom(tmp_path, caplog):
             with closing(dial(path, b"nonsense")) as peer:
                 assert is_closed(peer)
             assert made.counts()["malformed"] == number
-            made.look()
+            made.log_refusals()
     assert len(caplog.records) == 1
     assert "malformed=1" in caplog.text
 

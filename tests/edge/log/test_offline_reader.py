@@ -108,7 +108,7 @@ def test_a_cursor_goes_on_where_it_stopped(directory, filters):
     before = numbers(cursor)
     keep(directory, "a-0", [Kept("a/0", b"new", 9)])
     assert numbers(cursor) == []
-    view.look()
+    view.refresh()
     assert numbers(cursor) == [("a-0", 6)]
     assert before[0] == ("a-0", 0)
 

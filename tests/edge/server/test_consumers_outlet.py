@@ -52,7 +52,7 @@ def test_many_messages_are_stored_in_parts_and_in_order(bench: Bench) -> None:
         counts.append(len(thread.stored()))
     assert counts == [MESSAGES_A_CALL, 2 * MESSAGES_A_CALL, 3 * MESSAGES_A_CALL]
     assert thread.stored() == numbers
-    thread.outlet.look()
+    thread.outlet.report_durable()
     assert thread.fates == [["stored"] * (len(numbers) - 10), ["stored"] * 10]
 
 
@@ -61,7 +61,7 @@ def test_a_message_larger_than_a_record_is_refused_and_does_not_wait_for_room(be
     thread.publish(b"before", bytes(bench.partition.writer.record_max_bytes), b"after")
     while thread.calls:
         thread.calls.popleft()()
-    thread.outlet.look()
+    thread.outlet.report_durable()
     assert thread.fates == [["stored", "refused", "stored"]]
     assert thread.stored() == [b"before", b"after"]
 
@@ -79,7 +79,7 @@ def test_a_dead_letter_of_a_tenant_is_for_its_clients_only_and_counts_for_its_qu
         hostile = [Outgoing(name, b"") for name in ("$tenant/a/dead/g/a", "$tenant/a/x", "$x", "$tenant")]
         thread.outlet([*letters, long, gone, *hostile], thread.fates.append)
         thread.calls.popleft()()
-        thread.outlet.look()
+        thread.outlet.report_durable()
         stored: list[Fate] = ["stored", "stored", "refused", "stored"]
         assert thread.fates == [[*stored, "refused", "stored", *["refused"] * 4]]
         names = ["$tenant/a/dead/g/a", "$tenant/a/dead/g/b", "$tenant/a/dead/g/a", "$tenant/gone/dead/g/a"]
@@ -99,11 +99,11 @@ def test_a_loss_between_two_parts_of_a_publish_is_reported() -> None:
         thread.calls.popleft()()
         drained = bench.broker.router.durability.upstream
         drained(bench.partition.name, MESSAGES_A_CALL, ((3, 4),))
-        thread.outlet.look()
+        thread.outlet.report_durable()
         assert thread.fates == [], "not stored completely"
         thread.calls.popleft()()
         drained(bench.partition.name, 2 * MESSAGES_A_CALL, ())
-        thread.outlet.look()
+        thread.outlet.report_durable()
         stored: list[Fate] = ["stored"] * (2 * MESSAGES_A_CALL)
         assert thread.fates == [[*stored[:3], "refused", "refused", *stored[5:]]]
 
@@ -117,7 +117,7 @@ def test_an_error_in_a_later_part_refuses_its_publish_once(
     monkeypatch.setattr(thread.outlet, "_store", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         thread.calls.popleft()()
-    thread.outlet.look()
+    thread.outlet.report_durable()
     assert thread.fates == [["refused"] * (2 * MESSAGES_A_CALL)]
     assert not thread.outlet._unconfirmed
 
@@ -140,7 +140,7 @@ def test_an_error_refuses_its_publish_and_the_others_are_stored(
     with pytest.raises(RuntimeError):
         thread.calls.popleft()()
     thread.calls.popleft()()
-    thread.outlet.look()
+    thread.outlet.report_durable()
     assert thread.stored() == [b"0", b"1"]
     assert thread.fates == [["refused"] * 2, ["stored"], ["stored"]]
     assert not thread.calls

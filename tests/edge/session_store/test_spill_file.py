@@ -179,7 +179,7 @@ def test_a_limit_holds_and_is_reported(caplog: pytest.LogCaptureFixture) -> None
         away(bench, "c")
         publish(bench, range(6 * LAP))
         assert 0 < now(bench, "spilled_bytes") <= limit_bytes
-        SpillReport().look(bench.stats.snapshot(), limit_bytes)
+        SpillReport().log_changes(bench.stats.snapshot(), limit_bytes)
         assert f"spill_max_bytes={limit_bytes}" in caplog.text
         bench = lives.restart()
         got = numbers(back(bench, "c"))
@@ -308,11 +308,13 @@ def test_full_and_not_full_any_more_are_reported_once_each(caplog: pytest.LogCap
     report = SpillReport(lambda: clock_s)
     for error in (0, 28, 28, 0, 28, 0, 28, 28):
         clock_s += 1.0
-        report.look({"spill_errno": error, "spill_file_bytes": 1, "spill_refused": 2, "spill_over": 0}, 3)
+        report.log_changes(
+            {"spill_errno": error, "spill_file_bytes": 1, "spill_refused": 2, "spill_over": 0}, 3
+        )
     assert caplog.text.count("cannot grow") == 1
     assert caplog.text.count("grows again") == 1
     clock_s += 10.0
-    report.look({"spill_errno": 28, "spill_file_bytes": 1, "spill_refused": 2, "spill_over": 0}, 3)
+    report.log_changes({"spill_errno": 28, "spill_file_bytes": 1, "spill_refused": 2, "spill_over": 0}, 3)
     assert caplog.text.count("cannot grow") == 2
 
 

@@ -176,7 +176,7 @@ def test_refused_connections_are_counted_and_logged_once(caplog: pytest.LogCaptu
         for _ in range(5):
             with RawClient(there.port) as surplus:
                 assert surplus.packet() is None
-            refusals.look()
+            refusals.log_refusals()
         assert there.stats.closed()["limit"] == 5
         assert [it for it in caplog.messages if "refused=" in it] == [
             "connections refused; raise connections_max of [limits] or the listener refused=1 connections=1"
