@@ -85,7 +85,7 @@ def remedy_of(error: OSError) -> str:
         return "move or remove it"
     if error.errno in (errno.EACCES, errno.EPERM):
         return "let the user of this process read and write it"
-    return "mend, move or remove it"
+    return "repair, move or remove it"
 
 
 def read_file(files: Files, path: str, max_bytes: int | None = None) -> bytes:

@@ -284,8 +284,8 @@ class Checkpoint:
         if (version := _version(data)) > VERSION:
             raise CheckpointNewer(
                 f"{self.path}: version {version}, and this Brim reads up to {VERSION}",
-                hint="run the Brim that wrote it, or a later one; to begin again, which sends what the log "
-                "has to Kafka or MQTT again, move this file away",
+                hint="run the Brim that wrote it, or a later one; or move this file away to begin again: "
+                "Kafka and MQTT then get all records of the log again",
             )
         try:
             values = _unpack(data)

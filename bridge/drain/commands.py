@@ -61,13 +61,13 @@ def backfill(drain: Drain, stream: str, partition: int, first_offset: int) -> li
     if cursor.next_offset == cursor.epoch_first_offset:
         raise InvalidCommand(
             f"no records of {name.ring} were drained in epoch {cursor.epoch}",
-            hint="what waits is drained by itself; earlier epochs are exported: `brim segments export`",
+            hint="export earlier epochs by `brim segments export`; later records need no command",
         )
     if not cursor.epoch_first_offset <= first_offset < cursor.next_offset:
         raise InvalidCommand(
             f"{name.ring}: offset {first_offset} is not among the drained offsets, "
             f"{cursor.epoch_first_offset} to {cursor.next_offset - 1} of epoch {cursor.epoch}",
-            hint="what waits is drained by itself; earlier epochs are exported: `brim segments export`",
+            hint="export earlier epochs by `brim segments export`; later records need no command",
         )
     drain.redirect(name, cursor.back(first_offset))
     return [f"{name.ring}: offsets {first_offset} to {cursor.next_offset - 1} are drained again"]

@@ -91,8 +91,8 @@ def _drain_what_is_begun(settings: BridgeSettings, sink: Sink, checkpoint: Check
         drain.close()
     if any(cursor.ahead for cursor in checkpoint.cursors.values()) or checkpoint.intents:
         raise InvalidCommand(
-            f"{checkpoint.path}: records that wait cannot be read now, and later records were drained",
-            hint="start the bridge under the old name, let it drain what waits, and rename the edge then",
+            f"{checkpoint.path}: waiting records cannot be read now, and later records were drained",
+            hint="start the bridge under the old name, let it drain these records, and rename the edge then",
         )
 
 

@@ -135,7 +135,7 @@ def _follows(epoch: int, before: int) -> bool:
 def unreadable(error: OSError) -> SourceError:
     """Error for records that cannot be read now. The cause may pass, so nothing is declared lost."""
     if error.filename and is_unreadable(error):
-        hint = "mend the disk; to give up the records of that file, move it to another directory"
+        hint = "repair the disk; to give up the records of that file, move it to another directory"
         return SourceError(problem_of(error), hint=hint)
     return SourceError(problem_of(error))
 

@@ -75,7 +75,7 @@ class StoredFile:
 
 
 def better(one: StoredFile, other: StoredFile) -> StoredFile:
-    """The one of two files with the same content that is read: a merged file stays, what it replaces goes."""
+    """The file to read, of two with the same content: a merged file, not the file that it replaces."""
     return min(one, other, key=lambda file: (file.merged is None, is_staged(file.path), file))
 
 

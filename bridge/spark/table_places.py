@@ -71,7 +71,7 @@ def names_in(directory: str) -> list[str]:
         if isinstance(error, pa.ArrowInvalid) or UNLOADED in str(error):
             return []
         raise TableUnreachable(
-            f"{directory}: what is there cannot be listed: {error}",
+            f"{directory}: its content cannot be listed: {error}",
             hint="try again when it answers, and give this process credentials for it in the environment",
         ) from error
     return [entry.base_name for entry in entries]

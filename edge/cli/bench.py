@@ -268,4 +268,4 @@ def _print_table(results: list[tuple[str, Result]], where: str) -> None:
         print(f"{title:32}{result.rate:>12,.0f}  {result.rate_of:12}{limit:>12}{p50:>10}{p99:>10}")
         for remark in result.remarks():
             print(f"    {remark}")
-    print("generator: what it does against a server that does nothing; times: latency, or until acknowledged")
+    print("generator: its limit, with a server that does nothing; times: latency, or until acknowledged")

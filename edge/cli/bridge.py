@@ -321,7 +321,7 @@ def _lines(bridge: dict[str, Any]) -> Iterator[str]:
     if totals["dead_letters"]:
         yield f"  {count_in_words(totals['dead_letters'])} dead letters"
     if rescued := totals.get("rescued_records"):  # absent: the broker is older
-        yield f"  {count_in_words(rescued)} records with values that do not fit the payload schema"
+        yield f"  {counted(rescued, 'record')} with values that do not fit the payload schema"
     if (merging := bridge.get("merging", {})) and merging["merged_files"]:
         merged, written = merging["merged_files"], merging["written_files"]
         yield f"  {merged} small files of closed days were merged into {written}"

@@ -28,7 +28,7 @@ import msgspec
 
 from edge.cli.argument_types import seconds, speed
 from edge.cli.config_options import add_runtime_argument
-from edge.cli.humanize import count_in_words, seconds_in_words
+from edge.cli.humanize import count_in_words, counted, seconds_in_words
 from edge.consumers.client_socket import Curve, RequestClient
 from edge.consumers.delivery_settings import LIMITS, DeliverySettings, SettingName
 from edge.consumers.protocol import (
@@ -187,7 +187,7 @@ def place_in_words(text: str) -> tuple[StartWord, int]:
 def _lines(group: GroupInfo, *, places: bool) -> Iterator[str]:
     members = f"{len(group.members)} consumer{'' if len(group.members) == 1 else 's'}"
     yield (
-        f"{group.name}: {group.mode}, {members}, {count_in_words(group.lag)} records behind, "
+        f"{group.name}: {group.mode}, {members}, {counted(group.lag, 'record')} behind, "
         f"of {', '.join(group.filters)}"
     )
     if not places:

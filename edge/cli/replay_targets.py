@@ -224,8 +224,8 @@ def _check_no_loop(arguments: argparse.Namespace, directory: Path) -> None:
     port = arguments.port or (TLS_PORT if arguments.tls else PORT)
     if _is_here(arguments.host) and port_owner_writes(port, directory):
         raise UsageError(
-            f"--follow --to {arguments.to}: that broker writes this log, so what is sent would come again",
-            hint="name the topics with --topic, and a --prefix that makes them others; or leave out --follow",
+            f"--follow --to {arguments.to}: that broker writes this log, so sent records come again",
+            hint="name the topics with --topic, and a --prefix that ends the match; or leave out --follow",
         )
 
 

@@ -59,7 +59,7 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
         try:
             return msgspec.json.decode(data, type=cls, dec_hook=lambda kind, text: kind(text))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise EdgeError(f"{file}: {error}", hint="mend or remove the file") from error
+            raise EdgeError(f"{file}: {error}", hint="correct or remove the file") from error
 
     def write(self) -> None:
         """Replace the file. Raises EdgeError."""

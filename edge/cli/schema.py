@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from edge.cli.argument_types import at_least_one
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import bytes_in_words, count_in_words
+from edge.cli.humanize import bytes_in_words, count_in_words, counted
 from edge.cli.log_options import accept_negative_places, add_log_arguments, log_directory
 from edge.cli.mqtt_options import UsageError
 from edge.errors import EdgeError
@@ -96,7 +96,7 @@ def _report_left_out(sample: Sample, inference: Inference) -> None:
     from bridge.payloads.samples import PAYLOAD_MAX_BYTES, SAMPLE_MAX_BYTES
 
     for topic, records in inference.unknown.items():
-        text = f"no entry for {topic}: {count_in_words(records)} records"
+        text = f"no entry for {topic}: {counted(records, 'record')}"
         print(f"brim schema: {escaped(text)}", file=sys.stderr)
     if inference.unknown:
         text = f"entries need a known format, and are at most {ENTRIES_MAX}; select topics with --topic"

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edge.cli.humanize import bytes_in_words, count_in_words
+from edge.cli.humanize import bytes_in_words, count_in_words, counted
 from edge.cli.progress import progress
 from edge.cli.segments_verify import FAILING_DISK, CommandResult, Findings, file_bytes, look_through
 from edge.errors import EdgeError
@@ -77,16 +77,15 @@ def _started(name: str, directory: Path, report: RecoveryReport) -> Iterator[str
         segment, place, length = report.torn.segment, report.torn.place, count_in_words(report.torn.length)
         yield f"{name}/{segment}: cut at {place}, {length} bytes were half written"
     yield from (f"{name}: {note}" for note in report.notes)
-    segments, rings = count_in_words(report.segments), count_in_words(len(report.rings))
-    yield f"{name}: {segments} segments, {rings} rings"
+    yield f"{name}: {counted(report.segments, 'segment')}, {counted(len(report.rings), 'ring')}"
 
 
 def _mended_lines(mended: _Mended) -> Iterator[str]:
     yield from mended.refused
     if mended.indexes:
-        yield f"{count_in_words(mended.indexes)} indexes were missing or wrong, and have been written again"
+        yield f"indexes that were missing or wrong, and are written again: {count_in_words(mended.indexes)}"
     if mended.copied:
-        yield f"{count_in_words(mended.copied)} damaged places have been copied to {QUARANTINE}/ of their log"
+        yield f"{counted(mended.copied, 'damaged place')} copied to {QUARANTINE}/ of the log"
 
 
 def _advice(findings: Findings, mended: _Mended) -> Iterator[str]:
@@ -94,8 +93,8 @@ def _advice(findings: Findings, mended: _Mended) -> Iterator[str]:
     if mended.refused:
         yield "next: free space on the disk, then repair again"
     if findings.flaws:
-        yield "what is whole is read as before, and `brim segments export` copies it out"
-        yield "what is lost may have been drained; a file of which nothing can be read may be moved away"
+        yield "intact records are read as before, and `brim segments export` copies them"
+        yield "lost records may have been drained before; a file without readable records may be moved away"
         yield FAILING_DISK
     elif not mended.refused:
         yield "all is well: start the broker"
@@ -147,7 +146,7 @@ def archive(view: LogView) -> CommandResult:
     before, after = (sum(result[key] for result in done) for key in ("segment_bytes", "archive_bytes"))
     times = f", {before / after:.1f} times less" if after else ""
     sizes = f"{bytes_in_words(before)} are {bytes_in_words(after)}{times}"
-    summary = f"{count_in_words(len(done))} segments archived: {sizes}"
+    summary = f"{counted(len(done), 'segment')} archived: {sizes}"
     report = {"archived": done, "refused": refused}
     return CommandResult(report, [*refused, summary], well=not refused)
 

@@ -53,9 +53,9 @@ class Flaw:
         where = f"{self.log}/{self.file}"
         if self.reason:
             return f"{where}: {self.reason}"
-        whose = f" of {self.ring}, {count_in_words(self.kept)} records of it saved" if self.ring else ""
+        whose = f" of {self.ring}, {counted(self.kept, 'record')} of it saved" if self.ring else ""
         lost = f", {count_in_words(self.lost)} lost" if self.lost else ""
-        return f"{where} at {self.place}: {count_in_words(self.length)} bytes are damaged{whose}{lost}"
+        return f"{where} at {self.place}: {counted(self.length, 'byte')} damaged{whose}{lost}"
 
 
 @dataclass
@@ -201,7 +201,7 @@ def _is_there(view: LogView, flaw: Flaw) -> bool:
 
 def _advice(findings: Findings) -> Iterator[str]:
     if findings.flaws:
-        yield "what is whole is read as before; next: stop the broker, then `brim segments repair`"
+        yield "intact records are read as before; next: stop the broker, then `brim segments repair`"
         yield FAILING_DISK
     elif missing := findings.indexes["missing"]:
         yield f"{count_in_words(missing)} of them have no index yet, and are searched instead"

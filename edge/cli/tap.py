@@ -24,7 +24,7 @@ from typing import Any
 from edge.cli.argument_types import at_least_one, positive_seconds
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import count_in_words, micros_in_words
+from edge.cli.humanize import counted, micros_in_words
 from edge.cli.listing import add_listing_arguments, print_listing
 from edge.cli.topics import COLUMNS, census_rows, observe
 from edge.errors import EdgeError
@@ -113,7 +113,7 @@ def _messages(subscription: ShmSubscription, arguments: argparse.Namespace) -> E
             continue
         if batch.lost:
             print(
-                f"brim tap: {count_in_words(batch.lost)} messages lost: the output is too slow",
+                f"brim tap: {counted(batch.lost, 'message')} lost: the output is too slow",
                 file=sys.stderr,
             )
         if arguments.stream not in {None, batch.stream}:

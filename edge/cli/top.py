@@ -1,4 +1,4 @@
-"""Show live what a broker does: rates, lag, losses by cause, rings, bridges, consumers and clients.
+"""Show the work of a broker live: rates, lag, losses by cause, rings, bridges, consumers and clients.
 
     brim top                            refreshed every two seconds, until q
     brim top --once                     one sample, as text; also if standard output is not a terminal
@@ -211,15 +211,15 @@ def lines(state: Row, client_rows: list[Row] | None, sort: str | None, text: str
         f"out  {count_in_words(rate['delivered'])} messages/s, {bytes_in_words(rate['bytes_out'])}/s"
     )
     yield (
-        f"{count_in_words(state['connections'])} connected, {count_in_words(state['sessions'])} sessions, "
+        f"{count_in_words(state['connections'])} connected, {counted(state['sessions'], 'session')}, "
         f"{counted(state['topics'], 'topic')}, {count_in_words(state['retained'])} retained, "
-        f"{bytes_in_words(state['queued_bytes'])} queued, {count_in_words(state['stalls'])} stalls"
+        f"{bytes_in_words(state['queued_bytes'])} queued, {counted(state['stalls'], 'stall')}"
     )
     if log := state["log"]:
         failed = f", {log['failures']} FAILURES" if log["failures"] else ""
         yield (
             f"log  {count_in_words(log['records_per_s'])} records/s, {bytes_in_words(log['unsynced_bytes'])} "
-            f"not yet synced, {count_in_words(log['segments'])} segments{failed}"
+            f"not yet synced, {counted(log['segments'], 'segment')}{failed}"
         )
     for cause, lost in state["lost"].items():
         yield escaped(f"lost {count_in_words(lost['count'])} {cause} ({count_in_words(lost['rate'])}/s)")

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from edge.cli.argument_types import at_least_one, positive_seconds
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
+from edge.cli.humanize import bytes_in_words, count_in_words, counted, seconds_in_words
 from edge.cli.listing import (
     TOPIC_COLUMN,
     Column,
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     nodes = _nodes(rows.values(), arguments.depth) if tree else _flat(rows.values(), arguments.depth)
     print_listing(nodes, _TREE if tree else COLUMNS, arguments, _facts)
     if census.others:
-        text = f"{count_in_words(census.others)} records of topics above the limit of {TOPICS_MAX:,}"
+        text = f"{counted(census.others, 'record')} of topics above the limit of {TOPICS_MAX:,}"
         print(f"brim topics: {text}\n  name a narrower filter", file=sys.stderr)
         return Exit.INCOMPLETE
     return 0

@@ -86,7 +86,7 @@ def read_toml(text: str, problems: Problems) -> dict[str, Any]:
         reason, _, place = str(error).partition(" (at ")
         line = re.search(r"line (\d+)", place)
         problems.lines = {(): int(line.group(1)) if line else text.count("\n") + 1}
-        problems.add((), f"not TOML: {reason[:1].lower()}{reason[1:]}; mend it first, the rest was not read")
+        problems.add((), f"not TOML: {reason[:1].lower()}{reason[1:]}; correct it: the rest was not read")
         return {}
     problems.lines = key_lines(text)
     return raw

@@ -110,11 +110,10 @@ def filters_are_valid(config: Config, problems: Problems) -> None:
             try:
                 check_filter(topic_filter)
             except ProtocolError as error:
-                problems.add((*path, number), f"{error.detail}; mend the filter")
+                problems.add((*path, number), f"{error.detail}; correct the filter")
         if stream.name == "default" and tuple(stream.topics) != ("#",):
-            problems.add(
-                path, 'the stream "default" takes what no other does; write topics = ["#"], or another name'
-            )
+            text = 'the stream "default" takes the topics of no other stream'
+            problems.add(path, f'{text}; write topics = ["#"], or another name')
 
 
 def rings_hold_their_records(config: Config, problems: Problems) -> None:

@@ -418,7 +418,7 @@ class Coordinator:
         try:
             verdict = self._verdict(group, partition, member, request)
         except TooManyRuns:
-            text = f"what is refused of this {type(request).__name__.lower()} is more than {RUNS_MAX} runs"
+            text = f"this {type(request).__name__.lower()} has more than {RUNS_MAX} refused runs of offsets"
             raise NotDone(text, "refused", "send fewer offsets in one request") from None
         group.changes += 1
         if group.ordered and partition.successor is not None:

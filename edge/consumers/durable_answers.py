@@ -46,7 +46,7 @@ class DurableAnswers:
         """Write the changes, and send the answers that waited for that, or errors."""
         self._registry.collect()
         trouble = self.trouble or self._write(now_s)
-        text = f"what was acknowledged may be forgotten if the broker ends now: {trouble}"
+        text = f"changes of the group may be lost if the broker ends now: {trouble}"
         hint = "see the broker's log; repeat the request later"
         answers, self._waiting = self._waiting, []
         for peer, answer in answers:

@@ -1,4 +1,4 @@
-"""Delayed messages: what clients publish to $delayed/SECONDS/TOPIC is published to TOPIC after SECONDS.
+"""Delayed messages: a message to $delayed/SECONDS/TOPIC is published to TOPIC after SECONDS.
 
     ring "delayed" -> DelayedMessages (thread) -> DelayedStore (SQLite) -> TOPIC
 

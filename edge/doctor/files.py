@@ -125,7 +125,7 @@ def _users_and_rules(config: Config) -> Iterator[Finding]:
             read(file)
         except AuthFileError as problem:
             for line in problem.problems:
-                yield error(key, line, f"readable by user {user_name()}, and valid", f"mend {file}")
+                yield error(key, line, f"readable by user {user_name()}, and valid", f"correct {file}")
         else:
             yield ok(key, str(file))
 

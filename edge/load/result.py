@@ -98,7 +98,7 @@ class Result:
         if self.interrupted:
             remarks.append("interrupted: the result so far")
         if self.generator_limit and self.rate > NEAR_LIMIT * self.generator_limit:
-            remarks.append("close to what the generator can do: the broker may do more")
+            remarks.append("close to the limit of the generator: the broker may be faster")
         return remarks
 
     def limit_in_words(self) -> str:

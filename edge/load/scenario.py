@@ -167,7 +167,7 @@ def _named(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:
 SCENARIOS = _named(
     [
         Scenario("publish", "publishers, as fast as the broker takes it", pairing="nobody"),
-        Scenario("subscribe", "subscribers to what others publish", publishers=0, subscribers=1),
+        Scenario("subscribe", "subscribers to topics of other clients", publishers=0, subscribers=1),
         Scenario("pair", "one to one, as fast as it is delivered", subscribers=1, outstanding=20_000),
         Scenario("fanout", "one to many, as fast as it is delivered", subscribers=100, outstanding=2_000),
         Scenario(

@@ -217,7 +217,7 @@ class LogSet:
             *rest, (_, thread) = self._threads.items()
             self._threads = dict(rest)  # other threads may iterate over the table
             if not thread.stop():
-                text = "the log could not be synced; the rings keep what it lacks %s"
+                text = "the log could not be synced; the rings keep the missing records %s"
                 log.error(
                     text, pairs(directory=thread.writer.log.directory, reason=thread.writer.state.reason)
                 )

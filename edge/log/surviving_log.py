@@ -1,4 +1,4 @@
-"""Log for a start and for clients: reads past what the disk cannot read, at once or after some time.
+"""Log for a start and for clients: reads past unreadable parts of the disk, at once or after some time.
 
 A start cannot wait: one bad block would otherwise prevent it, or cost all records of the ring. Clients wait
 PATIENCE_S, because an error of the disk may pass, and then get the records behind it. A bridge does not use

@@ -18,7 +18,7 @@ Status = Mapping[str, Any]
 QUIET_S = 10.0  # publishers wait, and no bridge reports progress of its sink
 TROUBLED = {"retrying", "blocked", "stopped", "failed"}  # conditions of a bridge
 _LOST_BY = {
-    "state_dir": ": what is kept there is lost, and publishers of streams with a log are refused",
+    "state_dir": ": its files are lost, and publishers of streams with a log are refused",
     "log": ": publishers of streams with a log are refused",
     "runtime_dir": ": programs of this machine cannot attach, and a killed broker loses its rings",
     "zmq": ": no further subscriber can connect over ZeroMQ",
@@ -102,7 +102,7 @@ def _of_clients(status: Status) -> Iterator[Trouble]:
 def _of_log(status: Status) -> Iterator[Trouble]:
     log = status.get("log") or {}
     if silent_s := log.get("silent_s"):
-        why = f"its disk has not answered for {silent_s:.0f} s; what is shown of the log is from before"
+        why = f"its disk has not answered for {silent_s:.0f} s; the figures of the log are from before"
         yield Trouble("log", why)
     if log.get("failures"):
         reason = log.get("reason") or "see the log of the broker"

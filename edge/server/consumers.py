@@ -137,5 +137,5 @@ def _registry(config: Config) -> GroupRegistry:
         store = OffsetStore(Journal(OsFiles(), str(directory), "offsets"))
     except OSError as error:
         text = f"committed offsets of consumers in {directory}: {error.strerror}"
-        raise EdgeError(text, hint="mend the directory, or write enabled = false in [consumers]") from error
+        raise EdgeError(text, hint="repair the directory, or write enabled = false in [consumers]") from error
     return GroupRegistry(store, config.consumers, time.time_ns)

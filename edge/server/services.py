@@ -380,4 +380,4 @@ def _has_groups(config: Config) -> bool:
         return needs_recovery(directory / "offsets")
     except OSError as error:
         text = f"committed offsets of consumers in {directory}: {error.strerror}"
-        raise EdgeError(text, hint="mend the directory, or write enabled = false in [consumers]") from error
+        raise EdgeError(text, hint="repair the directory, or write enabled = false in [consumers]") from error

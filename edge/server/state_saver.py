@@ -27,7 +27,7 @@ class StateSaver:
                 self._retained.save()
             ticket = journal.request_snapshot()
         elif journal.failure:
-            raise Refused(f"the session snapshot failed: {journal.failure}", hint="mend that, then try again")
+            raise Refused(f"the session snapshot failed: {journal.failure}", hint="repair it, then try again")
         is_saving = self._retained is not None and self._retained.is_saving
         is_saved = not journal.is_open or journal.saved_round >= ticket
         return Saved(ticket, done=is_saved and not is_saving)

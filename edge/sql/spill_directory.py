@@ -1,4 +1,4 @@
-"""Spill directory: what a query that needs more memory than it may have writes to the disk.
+"""Spill directory: temporary files of a query that needs more memory than its limit.
 
     TMPDIR/brim-sql-*   of one query, mode 0700, locked (flock) while its process lives
 

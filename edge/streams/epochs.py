@@ -116,7 +116,7 @@ class Epochs:
         if epoch > EPOCH_MAX:
             raise EdgeError(
                 f"ring {name}: epoch {epoch} exceeds {EPOCH_MAX}",
-                hint="give this broker another state_dir and runtime_dir; the old ones keep what they have",
+                hint="give this broker another state_dir and runtime_dir; the old ones stay as they are",
             )
         if not self._begun:
             self._begin_life(self._least)

@@ -80,7 +80,7 @@ def _load_key(context: ssl.SSLContext, settings: Tls) -> None:
             Path(getattr(settings, key)).read_bytes()
         except OSError as error:
             text = f"tls.{key} {getattr(settings, key)}: {error.strerror}"
-            raise EdgeError(text, hint="mend the path, or let the broker's user read it") from error
+            raise EdgeError(text, hint="correct the path, or let the broker's user read it") from error
     try:
         context.load_cert_chain(settings.certificate_file, settings.key_file, password=lambda: "")
     except (OSError, ssl.SSLError) as error:

@@ -208,7 +208,7 @@ def _parts(
             if scan_records(view, request.epoch).count != 1:
                 raise FormatError(f"the record at {place} does not verify")
         if key_hash != crc32c(request.key) or not 0 <= offset - row.first_offset < row.count:
-            raise FormatError(f"the record at {place} is not what a footer says")
+            raise FormatError(f"the record at {place} differs from the footer")
         if view[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + key_length] == request.key:
             memory = view if flags & FLAG_UNCHECKED else data.data
             position = row.ring_position + place - row.place

@@ -1,4 +1,4 @@
-"""Files for readers that must not wait for a disk: what the disk cannot read is damage.
+"""Files for readers that must not wait for a disk: a part that the disk cannot read counts as damage.
 
 Sectors that cannot be read are zeros, so that the records around them are found.  A directory or a FIFO is a
 file without a valid format.  Without this class a disk error is an OSError, which may pass: a reader that can
@@ -18,7 +18,7 @@ KERNEL = "see the kernel's messages (dmesg)"
 
 
 class SalvagingFiles:
-    """Files that leave out what the disk cannot read; other calls are passed on unchanged."""
+    """Files without the parts that the disk cannot read; other calls are passed on unchanged."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

@@ -150,7 +150,7 @@ def test_a_table_that_cannot_be_listed_is_not_taken_for_one_without_a_log(tmp_pa
     for nothing in (table, table / "none", table / "file", "place-of-spark://only/there"):
         assert tables.format_of(str(nothing)) == "parquet"
     (table / "_delta_log").symlink_to("_delta_log")  # which fails as a disk may, for root too
-    with pytest.raises(TableUnreachable, match=r"_delta_log: what is there cannot be listed: .* symbolic"):
+    with pytest.raises(TableUnreachable, match=r"_delta_log: its content cannot be listed: .* symbolic"):
         tables.format_of(str(table))
     with pytest.raises(TableUnreachable):
         bronze.opened_target(str(table), "", bronze.PLAIN)
@@ -166,7 +166,7 @@ def test_a_store_that_denies_or_is_away_holds_no_one_knows_what(monkeypatch: pyt
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{line.port}")
         assert tables.format_of("s3a://lake-of-tests/table") == "parquet"
         line.cut("credentials")
-        with pytest.raises(TableUnreachable, match="lake-of-tests/table/_delta_log: what is there cannot"):
+        with pytest.raises(TableUnreachable, match="lake-of-tests/table/_delta_log: its content cannot"):
             tables.format_of("s3a://lake-of-tests/table")
         with pytest.raises(TableUnreachable):
             bronze.opened_target("s3a://lake-of-tests/table", "", bronze.PLAIN)

@@ -111,7 +111,7 @@ def test_every_damaged_place_is_found_wherever_it_is(directory, capsys):
         (segments(directory)[1].name, "a-0", 0),
     ]
     status, out, _ = brim(capsys, "verify", "--log", directory)
-    assert out.count("bytes are damaged of a-0") == 2
+    assert out.count("bytes damaged of a-0") == 2
 
 
 def test_an_archive_that_was_flipped_a_bit_is_found(directory, capsys):
@@ -171,7 +171,7 @@ def test_an_index_that_is_wrong_is_found_and_made_anew(directory, capsys, at):
     assert "its index does not match its records" in brim(capsys, "verify", "--log", directory)[1]
     status, out, _ = brim(capsys, "repair", "--log", directory)
     assert status == 0
-    assert "1 indexes were missing or wrong, and have been written again" in out
+    assert "indexes that were missing or wrong, and are written again: 1" in out
     assert out.endswith("all is well: start the broker\n")
     assert segments(directory)[1].read_bytes() == whole
     assert brim(capsys, "verify", "--log", directory)[0] == 0
@@ -186,8 +186,8 @@ def test_what_cannot_be_mended_is_copied_and_said_after_a_repair(directory, caps
     reports = [json.loads(it.read_text()) for it in (directory / "quarantine").glob("*.json")]
     assert [(it["segment"], it["lost"]) for it in reports] == [(segments(directory)[0].name, [[2, 3]])]
     _, out, _ = brim(capsys, "repair", "--log", directory)
-    assert "1 damaged places have been copied to quarantine/" in out
-    assert "`brim segments export` copies it out" in out
+    assert "1 damaged place copied to quarantine/" in out
+    assert "`brim segments export` copies them" in out
 
 
 def test_a_segment_of_which_nothing_can_be_read_is_left_and_told(directory, capsys):

@@ -46,7 +46,7 @@ MISTAKES = [
         '[[stream]]\nname = "a"\ntopics = ["a"]\n[[stream]]\nname = "a"\ntopics = ["b"]',
         ":5: stream[1].name: 'a' is taken by stream[0]; give each its own name",
     ),
-    ('[[stream]]\nname = "default"\ntopics = ["a"]', ':3: stream[0].topics: the stream "default" takes what'),
+    ('[[stream]]\nname = "default"\ntopics = ["a"]', ':3: stream[0].topics: the stream "default" takes'),
     (
         '[[stream]]\nname = "a"\ntopics = ["a"]\nring_bytes = 9_000_000',
         ":4: stream[0].ring_bytes: 9000000 is not a power of two; write 8388608 or 16777216",

@@ -202,8 +202,8 @@ MISTAKES: dict[Callable[[Place, pytest.MonkeyPatch], None], tuple[str, str, str,
     old_package: ("package msgspec", "error", "0.1", "pip install 'msgspec"),
     few_files: ("open files", "warning", "256", "LimitNOFILE"),
     no_sink: ("bridge lake", "warning", "refused", "start the service"),
-    no_users: ("auth.password_file", "error", "No such file", "mend"),
-    bad_rules: ("auth.acl_file", "error", "acl:1", "mend"),
+    no_users: ("auth.password_file", "error", "No such file", "correct"),
+    bad_rules: ("auth.acl_file", "error", "acl:1", "correct"),
     bad_setting: ("configuration", "error", "edge_idd", "brim check"),
 }
 
