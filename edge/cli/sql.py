@@ -19,6 +19,7 @@ missing (damaged, or overwritten meanwhile), 2 the query or an argument is wrong
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib.util
 import os
 import resource
@@ -119,6 +120,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--follow cannot write {form}", hint="choose table, csv or json")
     if not arguments.follow and (arguments.every or arguments.count):
         raise UsageError("--every and --count need --follow", hint="add --follow")
+    if arguments.output is not None:
+        _check_place(arguments.output)
     lower_priority(IMPORTS_NICENESS)
     with _ended_by_signals(arguments.time_limit, as_json=arguments.json):
         records = _records(arguments)
@@ -136,6 +139,12 @@ def run(arguments: argparse.Namespace) -> int:
             writer.write(rows)
             end_waiting()
             return _status(rows)
+
+
+def _check_place(file: Path) -> None:
+    """Raise FileNotFoundError if the directory is absent. The file is opened after the query is prepared."""
+    if not file.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
 
 
 def _check_installed() -> None:
