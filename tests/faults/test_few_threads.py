@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -40,8 +41,10 @@ durability = "disk"
 def home(runtime_directory: Path) -> Path:
     """Directory of the other user, whose only threads are those of a broker."""
     other_user_or_skip()
-    if not all(path.stat().st_mode & 0o001 for path in (ROOT, *ROOT.parents)):
-        pytest.skip(f"the checkout is closed to other users: {ROOT}")
+    python = Path(sys.base_prefix)
+    for path in (ROOT, *ROOT.parents, python, *python.parents):
+        if not path.stat().st_mode & 0o001:
+            pytest.skip(f"the checkout or Python is closed to other users: {path}")
     (runtime_directory / "brim.toml").write_text(SETTINGS)
     os.chown(runtime_directory, USER, GROUP)
     return runtime_directory
