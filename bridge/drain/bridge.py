@@ -41,7 +41,7 @@ from bridge.errors import (
     SinkUnavailable,
     SourceError,
 )
-from bridge.sinks.interface import Sink
+from bridge.sinks.interface import Omitting, Sink
 from bridge.sinks.merging import merging_store
 from bridge.sinks.registry import open_sink
 from bridge.source.partition_source import BrokerLog, RecordLog
@@ -478,6 +478,7 @@ class Bridge:
             last_error=words_of(error) if error else broken,
             remedy=remedy_of(error, settings.name) if error else "",
             payload_schema=schema_of(self._sink)[0],
+            omitted=self._sink.omitted if isinstance(self._sink, Omitting) else {},
             merging=dataclasses.replace(self._merger.totals) if self._merger is not None else MergeTotals(),
             totals=dataclasses.replace(drain.totals),
             drain=drain.times.as_dict(),

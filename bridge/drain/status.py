@@ -37,6 +37,7 @@ class BridgeState:
     drain            times from the oldest record of a file to the acknowledgement of the sink
     bytes_s          speed at which the sink takes a file; 0: not known yet
     payload_schema   id of the payload schema of new files; "": none
+    omitted          records and commands that the sink did not pass on, since the start, by cause
     merging          small files of closed days that were merged since the start (bridge/drain/merger.py)
     """
 
@@ -58,6 +59,7 @@ class BridgeState:
     last_error: str = ""
     remedy: str = ""
     payload_schema: str = ""
+    omitted: dict[str, int] = dataclasses.field(default_factory=dict)
     merging: MergeTotals = dataclasses.field(default_factory=MergeTotals)
     totals: Totals = dataclasses.field(default_factory=Totals)
     drain: dict[str, object] = dataclasses.field(default_factory=LatencyHistogram(MILLISECOND_NS).as_dict)

@@ -108,6 +108,15 @@ class Decoding(Protocol):
         """
 
 
+@runtime_checkable
+class Omitting(Protocol):
+    """Sink that does not pass on each record, or each command that it receives."""
+
+    @property
+    def omitted(self) -> dict[str, int]:
+        """Numbers of records and commands that were not passed on since the start, by cause."""
+
+
 class StoredEntry(NamedTuple):
     """A stored file. `modified_s`: time at which it got its name, by the clock of the store."""
 

@@ -101,7 +101,7 @@ class MqttSink:
         self, target: UpstreamBroker, *, prefix: str = "", in_flight: int = IN_FLIGHT, client_id: str = ""
     ) -> None:
         self.url = target.address
-        self.echoes = self.expired = 0  # records that were not sent: they came from there; they had expired
+        self._omitted = {"echo": 0, "expired": 0}  # records that came from there; that had expired
         self.commands: Commands | None = None
         self._target, self._prefix, self._window = target, prefix, in_flight
         self._client_id, self._edge = client_id, ""
@@ -119,6 +119,11 @@ class MqttSink:
         self._late_bytes = 0  # length of the record for which it grew
         self._called: asyncio.Event  # a connection was requested
         self._callers: list[asyncio.Future[None]] = []
+
+    @property
+    def omitted(self) -> dict[str, int]:
+        """See Omitting."""
+        return self._omitted | (self.commands.omitted if self.commands is not None else {})
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, str]) -> MqttSink:
@@ -393,14 +398,14 @@ class MqttSink:
         data = message.properties
         properties = decode_properties(Body(data, Version.V5), In.PUBLISH)
         if FROM_BYTES in data and any(name == FROM for name, _ in properties.user):
-            self.echoes += 1
+            self._omitted["echo"] += 1
             return None
         left_s = properties.message_expiry_interval_s
         if left_s is not None:
             age_ns = max(time.time_ns() - stamp, 0) if stamp >= CLOCK_SET_NS else 0
             left_s -= age_ns // 1_000_000_000
             if left_s <= 0:
-                self.expired += 1
+                self._omitted["expired"] += 1
                 return None
         response = properties.response_topic
         return replace(

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 FROM = "brim-from"  # user property of a command: the edge that has published it locally
 SOURCE = "brim-source"
 WAITING_MAX = 1000  # commands; above this number those at QoS 0 are dropped
+# sent up by this edge; refused by the local broker; at QoS 0, while WAITING_MAX wait
+OMITTED = ("command_echo", "command_refused", "command_full")
 ANSWER_TIMEOUT_S = 20.0  # of the broker upstream, as for acknowledgements
 LOCAL_TIMEOUT_S = 10.0
 RETRY_S = 1.0
@@ -44,7 +46,8 @@ class Commands:
     """Commands that match `filters` below `prefix`, to `local`. Belongs to the event loop of the sink."""
 
     def __init__(self, filters: Sequence[str], prefix: str, local: UpstreamBroker) -> None:
-        self.delivered = self.echoes = self.dropped = self.refused = 0
+        self.delivered = 0
+        self.omitted = dict.fromkeys(OMITTED, 0)  # commands that were not delivered, by cause
         self._filters, self._prefix, self._target = tuple(filters), prefix, local
         self._edge = ""
         self._window = ReceiveWindow(WAITING_MAX)
@@ -105,7 +108,7 @@ class Commands:
     def take(self, packet: Publish, link: Link) -> None:
         """Handle a message from upstream. Raises ProtocolError: more messages than allowed."""
         if packet.qos == 0 and self._waiting.qsize() >= WAITING_MAX:
-            self.dropped += 1
+            self.omitted["command_full"] += 1
             return
         receipt = self._window.accept(packet, Version.V5) if packet.qos else None
         self._waiting.put_nowait((replace(packet, payload=bytes(packet.payload)), receipt, link))
@@ -123,7 +126,7 @@ class Commands:
                 name == SOURCE and value.startswith(f"{self._edge}/")
                 for name, value in packet.properties.user
             ):
-                self.echoes += 1
+                self.omitted["command_echo"] += 1
             else:
                 await self._publish(packet)
             if receipt is not None:
@@ -155,7 +158,7 @@ class Commands:
                 await asyncio.sleep(RETRY_S)
                 continue
             if code.failed:
-                self.refused += 1
+                self.omitted["command_refused"] += 1
                 log.warning("command refused by the local broker topic=%s reason=%s", topic, code.words)
             else:
                 self.delivered += 1

@@ -322,6 +322,9 @@ def _lines(bridge: dict[str, Any]) -> Iterator[str]:
         yield f"  {count_in_words(totals['dead_letters'])} dead letters"
     if rescued := totals.get("rescued_records"):  # absent: the broker is older
         yield f"  {counted(rescued, 'record')} with values that do not fit the payload schema"
+    if any((omitted := bridge.get("omitted", {})).values()):
+        causes = ", ".join(f"{count_in_words(count)} {cause}" for cause, count in omitted.items() if count)
+        yield f"  not passed on: {causes}"
     if (merging := bridge.get("merging", {})) and merging["merged_files"]:
         merged, written = merging["merged_files"], merging["written_files"]
         yield f"  {merged} small files of closed days were merged into {written}"

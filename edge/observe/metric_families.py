@@ -325,6 +325,12 @@ METRICS: Mapping[str, Metric] = {
         _BRIDGE,
         "bridges[].merging.failed",
     ),
+    "brim_bridge_omitted_total": Metric(
+        "counter",
+        "Records and commands that a sink for MQTT did not pass on: came from there (echo, command_echo), "
+        "expired, refused by the local broker (command_refused), at QoS 0 behind many others (command_full).",
+        (*_BRIDGE, "cause"),
+    ),
     "brim_bridge_never_drained_total": Metric(
         "counter",
         "Records that no drained file will have, since the checkpoint was created; cause skipped: on "

@@ -177,6 +177,8 @@ def _bridge(out: _Page, bridge: Status) -> None:
     out.section("bridges[].totals", bridge["totals"], bridge=bridge["name"])
     # A bridge in another process may be of an earlier Brim.
     out.section("bridges[].merging", bridge.get("merging", {}), bridge=bridge["name"])
+    for cause, count in bridge.get("omitted", {}).items():
+        out.add("brim_bridge_omitted_total", count, bridge=bridge["name"], cause=cause)
     _losses(out, bridge)
 
 

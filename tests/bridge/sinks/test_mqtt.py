@@ -113,7 +113,7 @@ async def test_a_message_of_a_clock_that_was_not_set_keeps_its_interval(
         sink.send(records_of(file))
         (message,) = await watch.heard(1)
     assert 40 < (message.properties.message_expiry_interval_s or 0) <= 50
-    assert sink.expired == 0
+    assert sink.omitted["expired"] == 0
 
 
 async def test_properties_go_along_and_expiry_counts_down(
@@ -142,7 +142,7 @@ async def test_properties_go_along_and_expiry_counts_down(
     )
     assert given.user[0] == ("a", "b")
     assert 800 < (last.properties.message_expiry_interval_s or 0) <= 900
-    assert sink.expired == 1
+    assert sink.omitted == {"echo": 0, "expired": 1}
 
 
 async def test_what_is_not_acknowledged_fails_when_the_broker_goes_and_begin_goes_on(
@@ -210,7 +210,7 @@ async def test_a_command_comes_down_as_a_local_publish_and_never_goes_up_again(
         seen = [(it.topic, dict(it.properties.user).get("brim-source")) for it in await above.heard(4)]
         assert seen[:3] == [("site/cmd/valve", None), ("site/other", None), ("site/set/speed", None)]
         assert seen[3] == ("site/cmd/valve", f"edge-1/default/0/{EPOCH}")  # a local publish, not an echo
-        assert sink.echoes == 1
+        assert sink.omitted["echo"] == 1
     await until(lambda: commands.delivered == 2)
 
 
@@ -227,7 +227,25 @@ async def test_what_this_edge_has_sent_up_is_no_command_even_if_another_client_r
         await above.publish("cmd/a", b"command", 1)
         assert [it.payload for it in await local.heard(1)] == [b"command"]
     await until(lambda: commands.delivered == 1)
-    assert commands.echoes == 1
+    assert sink.omitted["command_echo"] == 1
+
+
+async def test_commands_at_qos_0_behind_many_others_are_dropped_and_counted(
+    upstream: Mosquitto, here: Mosquitto, opened: Callable[..., MqttSink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.sinks.mqtt_commands.WAITING_MAX", 2)
+    monkeypatch.setattr("bridge.sinks.mqtt_commands.RETRY_S", 0.05)
+    sink = opened(upstream.url, commands="cmd/#", local=here.url)
+    await asyncio.to_thread(sink.begin, "edge-1")
+    here.stop()
+    async with Watch(upstream.url, "x") as above:
+        for number in range(8):
+            await above.publish("cmd/a", b"%d" % number, 0)
+        await until(lambda: sink.omitted["command_full"] >= 5)
+    here.start()
+    commands = sink.commands
+    assert commands is not None
+    await until(lambda: commands.delivered + sink.omitted["command_full"] == 8)
 
 
 async def test_commands_given_while_the_bridge_or_the_local_broker_was_away_come_later(

@@ -332,6 +332,7 @@ def everything() -> dict[str, Any]:
         assert metric.about, name
     ring = {**found["rings"][0], "damaged": 1, "refused": {"full": 1}}
     bridge = found["bridges"][0] | dict.fromkeys(("buffer_left_s", "last_ack_age_s", "stalled_s"), 1.0)
+    bridge |= {"omitted": {"expired": 2}}
     loss = {"stream": "press", "partition": 0, "lost_by": {"retention": 4}, "skipped_records": 7}
     found["log"]["maintenance"] = UPKEEP
     found["mqtt"]["closed"] = {"timeout": 1}
