@@ -41,6 +41,7 @@ from edge.session_store.snapshot_file import parse_snapshot
 from edge.session_store.spill_file import SPILL_NAME
 from edge.user_names import user_name
 from persistence import LogReader, OsFiles
+from persistence.durable_file import remedy_of
 from persistence.read.directories import logs_in
 from persistence.segment.format import segment_name
 from ringbuf import Ring
@@ -85,12 +86,16 @@ def make_backup(
         raise EdgeError(f"backup not made: {error}", hint=f"rm -r {partial}; {error.hint}") from error
     except OSError as error:
         place = error.filename or partial
-        is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        fix = "free space, or name another directory" if is_full else "run as the broker's user or root"
         raise EdgeError(
-            f"backup not made: {place}: {error.strerror}", hint=f"{fix}; rm -r {partial}"
+            f"backup not made: {place}: {error.strerror}", hint=f"{_remedy_of(error)}; rm -r {partial}"
         ) from error
     return manifest
+
+
+def _remedy_of(error: OSError) -> str:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "free space, or name another directory"
+    return remedy_of(error) if error.errno == errno.EFBIG else "run as the broker's user or root"
 
 
 def total_bytes(files: BrokerFiles) -> int:

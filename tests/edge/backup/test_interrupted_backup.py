@@ -96,7 +96,12 @@ def test_a_broker_killed_before_its_snapshot_ends_the_backup_with_an_error(scene
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"), [(errno.ENOSPC, "free space, or name"), (errno.EACCES, "run as the broker's user")]
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free space, or name"),
+        (errno.EACCES, "run as the broker's user"),
+        (errno.EFBIG, "raise the limit of file sizes"),
+    ],
 )
 def test_a_backup_that_cannot_be_written_has_the_remedy_of_its_cause(
     scene: Scene, number: int, remedy: str
