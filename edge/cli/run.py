@@ -1,9 +1,9 @@
 """Start the broker; it runs until SIGTERM or Ctrl-C.
 
 Without a configuration file the broker listens on 127.0.0.1:1883, keeps every topic in one ring of 64 MiB in
-memory, and serves the ring to processes of this machine by shared memory and ZeroMQ. A second signal ends the
-broker at once: acknowledged messages are in the rings, and the next start continues there. SIGHUP has the
-effect of `brim reload`.
+memory, and serves the ring to processes of this machine by shared memory and ZeroMQ. A second signal, half a
+second or more after the first, ends the broker at once: acknowledged messages are in the rings, and the next
+start continues there. SIGHUP has the effect of `brim reload`.
 
 Exit status: 0 stopped, 1 stopped after an error, 2 not started, 4 ended by the watchdog, 78 not started: the
 configuration, or a file of users or rules, is not valid, and a restart would change nothing.

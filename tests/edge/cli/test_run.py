@@ -72,7 +72,7 @@ def site(runtime_directory, tmp_path):
     return Site(runtime_directory, tmp_path)
 
 
-def ended(child: ModuleChild, number: int = signal.SIGTERM) -> str:
+def ended(child: Child, number: int = signal.SIGTERM) -> str:
     """Its log, after an orderly end."""
     status, _, log = child.stop(number)
     assert status == 0, log
@@ -160,28 +160,47 @@ def test_a_signal_ends_the_broker_in_order(site, number):
 
 SLOW_END = """
 import asyncio, sys
-from edge.cli import main
+from edge.cli import main, stop_request
 from edge.server import server
 
-async def slow(self, *_):
+end = server.BrokerServer.__aexit__
+stop_request.REPEAT_S = float(sys.argv[1])
+
+async def slow(self, *error):
     print("ending", flush=True)
-    await asyncio.sleep(600)
+    await asyncio.to_thread(sys.stdin.readline)
+    await end(self, *error)
 
 server.BrokerServer.__aexit__ = slow
-sys.exit(main(sys.argv[1:]))
+sys.exit(main(sys.argv[2:]))
 """
 
 
-def test_a_second_signal_ends_it_at_once(site):
-    """Of a broker that would take ten minutes to end in order."""
+def slow_end(site: Site, repeat_s: float) -> Child:
+    """A broker that ends in order after it got a line."""
     directories = ("--runtime-dir", site.runtime_dir, "--state-dir", site.state_dir)
-    with Child(SLOW_END, "run", "--port", 0, *directories) as broker:
+    return Child(SLOW_END, repeat_s, "run", "--port", 0, *directories)
+
+
+def test_a_second_signal_ends_it_at_once(site):
+    with slow_end(site, 0) as broker:
         broker.lines_until("brim status")
         broker.process.send_signal(signal.SIGTERM)
         assert broker.line() == "ending"
         assert broker.stop(signal.SIGINT)[0] == -signal.SIGINT
     with site.broker() as again:
         ended(again)
+
+
+def test_a_signal_that_is_repeated_at_once_ends_it_in_order(site):
+    """As `timeout` does: once to the process, and once to its group."""
+    with slow_end(site, 3600) as broker:
+        broker.lines_until("brim status")
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.line() == "ending"
+        broker.process.send_signal(signal.SIGTERM)
+        broker.say("end")
+        assert ended(broker, signal.SIGINT).rstrip().endswith("stopped")
 
 
 def test_a_port_that_is_taken_names_who_has_it_and_what_to_do(site):
