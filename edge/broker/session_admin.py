@@ -6,7 +6,6 @@ All methods run on the broker's thread. Owns nothing; edge.broker.sessions owns 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +22,12 @@ TEXT_MAX = 1_024  # characters of a text, except the client identifier, which ot
 _PROTOCOLS = {3: "3.1", 4: "3.1.1", 5: "5"}
 
 
-@dataclass
 class SessionListing:
     """The state of one reader of pages: clients that no page has shown yet, and the number of rows shown."""
 
-    client_ids: deque[str] = field(default_factory=deque)
-    shown: int = 0
+    def __init__(self) -> None:
+        self.client_ids: deque[str] = deque()
+        self.shown = 0
 
     def take_back(self, rows: list[dict[str, Any]]) -> None:
         """Show these last rows again, in the next page."""
