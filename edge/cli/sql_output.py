@@ -134,7 +134,7 @@ class _Csv:
 
 
 class _Json:
-    """One object a line. JSON has no infinite number and no NaN: they are null."""
+    """One object a line. JSON has no infinite number and no NaN: they are texts."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -146,13 +146,13 @@ class _Json:
         for batch in rows.mapped("SELECT to_json(result) FROM result").batches():
             text = "".join(f"{line}\n" for line in batch.column(0).to_pylist())
             if "NaN" in text or "Infinity" in text:
-                text = NO_NUMBER.sub(_finite, text)
+                text = NO_NUMBER.sub(_quoted, text)
             self._file.write(text.encode())
         self._file.flush()
 
 
-def _finite(match: re.Match[str]) -> str:
-    return match[0] if match[0].startswith('"') else "null"
+def _quoted(match: re.Match[str]) -> str:
+    return match[0] if match[0].startswith('"') else f'"{match[0]}"'
 
 
 class _Parquet:

@@ -126,7 +126,7 @@ def _checked(output: QueryOutput) -> str:
 def _rows(lines: list[bytes]) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows of lines of JSON, with numbers that JavaScript keeps. Raises ApiError."""
     try:
-        rows = [json.loads(line, parse_int=_whole, parse_constant=str) for line in lines]
+        rows = [json.loads(line, parse_int=_whole) for line in lines]
     except (ValueError, RecursionError) as error:
         hint = "select a part of it, or cast it to VARCHAR"
         raise ApiError(400, f"a value of the result cannot be decoded: {error}", hint) from error
