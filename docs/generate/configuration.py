@@ -22,6 +22,7 @@ from docs.generate.markdown import code, prose, table
 from docs.generate.sinks import sinks
 from docs.generate.source import doc_of, field_docs
 from edge.config.live_settings import START_LIMITS
+from edge.config.setting_reader import table_type, tables_of
 
 _HEADER = ("Key", "Type", "Unit", "Default", "Allowed", "Meaning")
 _NAMES = {
@@ -39,7 +40,7 @@ _NAMES = {
 def page() -> str:
     """Text of configuration.md."""
     parts = ["# Configuration\n"]
-    for title, cls in sections(edge.config.schema.Config, ""):
+    for title, cls in tables_of(edge.config.schema.Config):
         parts += [f"## {title}\n"] if title else []
         parts += [prose(doc_of(cls, cls.__name__)) + "\n", table(_HEADER, _rows(cls, title))]
     units = prose(doc_of(edge.config.units, "edge.config.units").partition("\n\n")[2])
@@ -71,28 +72,6 @@ def _live() -> str:
     )
 
 
-def sections(cls: type[msgspec.Struct], path: str) -> Iterator[tuple[str, type[msgspec.Struct]]]:
-    """Heading and class of each section at and below `path`: "", "[limits]", "[[stream]]"."""
-    yield path, cls
-    for field in msgspec.structs.fields(cls):
-        section, many = _struct_of(inspect.type_info(field.type))
-        if section is not None:
-            name = f"{path.strip('[]')}.{field.encode_name}".strip(".")
-            yield from sections(section, f"[[{name}]]" if many else f"[{name}]")
-
-
-def _struct_of(kind: inspect.Type) -> tuple[type[msgspec.Struct] | None, bool]:
-    """The class of a section and True if the section may be repeated; None for a plain value."""
-    match kind:
-        case inspect.StructType(cls=cls):
-            return cls, False
-        case inspect.VarTupleType(item_type=inspect.StructType(cls=cls)):
-            return cls, True
-        case inspect.UnionType(types=types):
-            return next((pair for pair in map(_struct_of, types) if pair[0]), (None, False))
-    return None, False
-
-
 def _rows(cls: type[msgspec.Struct], section: str) -> Iterator[tuple[str, ...]]:
     docs: dict[str, str] = {}
     for base in cls.__mro__:  # a section may have the keys of another one
@@ -104,7 +83,7 @@ def _rows(cls: type[msgspec.Struct], section: str) -> Iterator[tuple[str, ...]]:
             raise MissingDescription(
                 f"{section or 'top'}: key {key} of {cls.__name__} has no description; write a string below it"
             )
-        if _struct_of(kind)[0] is not None:
+        if table_type(kind) is not None:
             continue
         unit = edge.config.units.unit_of(key)
         name, allowed = type_and_range(kind, field.type, unit)

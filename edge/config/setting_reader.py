@@ -10,7 +10,7 @@ A problem has the form `file:line: key: value and allowed values; remedy`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -258,28 +258,33 @@ def _near(word: object, words: Iterable[str]) -> list[str]:
 
 def _places_of(key: str, root: type[msgspec.Struct] | None) -> list[str]:
     """Places of a setting in the tables of `root`; empty for a name that many tables have."""
-    places = []
-    tables = [("", root)] if root is not None else []
-    for table, kind in tables:  # grows
-        for field in msgspec.structs.fields(kind):
-            if field.encode_name == key:
-                places.append(f"in {table}" if table else "above the first table")
-            inner = _table_type(inspect.type_info(field.type))
-            if inner is not None:
-                name = f"{table.strip('[]')}.{field.encode_name}".lstrip(".")
-                tables.append((f"[[{name}]]" if inner[1] else f"[{name}]", inner[0]))
+    places = [
+        f"in {table}" if table else "above the first table"
+        for table, kind in (tables_of(root) if root is not None else ())
+        if any(field.encode_name == key for field in msgspec.structs.fields(kind))
+    ]
     return places if len(places) <= _PLACES_MAX else []
 
 
-def _table_type(kind: inspect.Type) -> tuple[type[msgspec.Struct], bool] | None:
-    """The Struct of a setting that is a table, and True if it is a list of tables."""
+def tables_of(kind: type[msgspec.Struct], table: str = "") -> Iterator[tuple[str, type[msgspec.Struct]]]:
+    """Heading and Struct of `table`, a `kind`, and of each table below it: "", "[limits]", "[[stream]]"."""
+    yield table, kind
+    for field in msgspec.structs.fields(kind):
+        inner = table_type(inspect.type_info(field.type))
+        if inner is not None:
+            name = f"{table.strip('[]')}.{field.encode_name}".lstrip(".")
+            yield from tables_of(inner[0], f"[[{name}]]" if inner[1] else f"[{name}]")
+
+
+def table_type(kind: inspect.Type) -> tuple[type[msgspec.Struct], bool] | None:
+    """The Struct of a setting that is a table, and True if it is a list of tables; None for a plain value."""
     match kind:
         case inspect.StructType(cls=cls):
             return cls, False
         case inspect.VarTupleType(item_type=inspect.StructType(cls=cls)):
             return cls, True
         case inspect.UnionType(types=types):
-            return next((found for one in types if (found := _table_type(one))), None)
+            return next((found for one in types if (found := table_type(one))), None)
     return None
 
 
