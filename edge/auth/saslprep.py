@@ -26,15 +26,20 @@ def saslprep(text: str) -> str:
     """Normal form of `text`. Raises ValueError if it has a forbidden character."""
     if text.isascii() and text.isprintable():
         return text
-    mapped = "".join(
-        " " if tables.in_table_c12(char) else char for char in text if not tables.in_table_b1(char)
+    mapped = text.translate(
+        {
+            ord(char): None if tables.in_table_b1(char) else " "
+            for char in set(text)
+            if tables.in_table_b1(char) or tables.in_table_c12(char)
+        }
     )
     prepared = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
-    for char in prepared:
+    chars = dict.fromkeys(prepared)  # each once: one character may have a normal form of 18
+    for char in chars:
         if any(is_prohibited(char) for is_prohibited in _PROHIBITED):
             raise ValueError(f"the character {char!a} is not allowed")
-    if any(map(tables.in_table_d1, prepared)) and (
-        any(map(tables.in_table_d2, prepared))
+    if any(map(tables.in_table_d1, chars)) and (
+        any(map(tables.in_table_d2, chars))
         or not (tables.in_table_d1(prepared[0]) and tables.in_table_d1(prepared[-1]))
     ):
         raise ValueError(

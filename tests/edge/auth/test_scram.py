@@ -93,7 +93,7 @@ def test_nonces_are_new_each_time_and_long():
         b"n,,n=a:b,r=abc",
         b"n,,n=user\xff,r=abc",
         "n,,n=us\u0007er,r=abc".encode(),
-        b"n,,n=" + 9000 * b"x" + b",r=abc",
+        b"n,,n=" + 1_020 * b"x" + b",r=abc",
     ],
 )
 def test_what_an_honest_client_does_not_begin_with_is_refused(scram, first):
@@ -211,3 +211,25 @@ def test_a_client_of_mqtt_5_logs_in_by_scram_and_may_do_what_its_user_may(scram)
         assert accepted.properties.authentication_data == SERVER_FINAL
         wire.send(Publish("mine", b"x"), Publish("others", b"x"))
         assert bench.records() == [("mine", b"x")]
+
+
+def test_no_client_costs_a_search_of_all_users():
+    class Users(dict[str, User]):
+        searches = 0
+
+        def values(self):
+            Users.searches += 1
+            return super().values()
+
+    scram = ScramAuthenticator(Users(user=User(scram=KEYS)), b"secret")
+    for _ in range(10):
+        assert scram.methods
+        assert exchange(scram).answer(b"n,,n=unknown,r=abc").verdict == "continue"
+    assert Users.searches == 1
+
+
+def test_saslprep_examines_each_character_once(monkeypatch):
+    examined: list[str] = []
+    monkeypatch.setattr("edge.auth.saslprep._PROHIBITED", (examined.append,))
+    assert saslprep("\ufdfa" * 300) == "صلى الله عليه وسلم" * 300
+    assert len(examined) == len(set(examined))
