@@ -25,6 +25,7 @@ from persistence.archive.library import release_unused
 from persistence.durable_file import is_unreadable
 from persistence.errors import ArchiveUnavailable, FormatError, is_process_limit
 from persistence.files import Files
+from persistence.segment.format import CatalogueEntry
 from persistence.segment.segment_info import RingInfo, SegmentInfo
 from persistence.segment.verified_reader import from_offset, from_time
 from ringbuf import Range
@@ -119,6 +120,13 @@ class Archive:
             last = max(self._listed(), default=None)
             archive = None if last is None else self._opened.get(last) or self._open(last)
             return 0 if archive is None else archive.base + archive.catalogue.end
+
+    def last_catalogue(self) -> dict[int, CatalogueEntry]:
+        """The catalogue at the end of the last readable archive; empty without one."""
+        with self._lock:
+            archives = map(self._open, sorted(self._listed(), reverse=True))
+            last = next(filter(None, archives), None)
+            return {} if last is None else dict(last.catalogue.closing)
 
     def add_damage(self, base: int, damage: Mapping[str, str]) -> None:
         """Note damaged parts that a scrub has found."""

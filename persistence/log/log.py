@@ -170,7 +170,8 @@ class Log(SealedSegments):
         self._ids = {entry.name: ring_id for ring_id, entry in self._announced().items()}
         bases = recovered.reader.bases()
         self._found_sealed(bases)
-        self._touched = dict.fromkeys(self._durable, bases[-1] if bases else 0)
+        last = max([*bases, *recovered.reader.archive.bases()], default=0)
+        self._touched = dict.fromkeys(self._durable, last)
         with suppress(OSError):
             self._preallocator.adopt()
         return RecoveryReport(

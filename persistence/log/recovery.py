@@ -112,12 +112,17 @@ def _remove_temporaries(files: Files, directory: str, names: Sequence[str], stat
 
 
 def _last_tables(files: Files, directory: str, bases: list[int], state: Recovered) -> dict[int, SegmentTable]:
-    """Tables of the last segments, from one on whose whole first catalogue covers all before it."""
+    """Tables of the last segments, from one on whose whole first catalogue covers all before it.
+
+    Without such a segment the last archive names the rings.
+    """
     first = len(bases)
     while first > 0:
         first -= 1
         if _first_is_whole(files, directory, bases[first]):
             break
+    else:
+        state.catalogue = state.reader.archive.last_catalogue()
     tables: dict[int, SegmentTable] = {}
     begins = sorted({*bases, *state.reader.archive.bases()})  # a segment ends where the next one begins
     for index in range(first, len(bases)):

@@ -3,9 +3,10 @@
 import pytest
 
 from persistence import LogReader
-from persistence.archive import archive_segment
-from persistence.segment.format import base_of_name, segment_name
+from persistence.archive import Archive, archive_name, archive_segment
+from persistence.segment.format import HEADER_PAGE_BYTES, base_of_name, segment_name
 from tests.support.archives import SMALL, ends_of
+from tests.support.keyed_logs import many_topics
 from tests.support.logs import DIRECTORY, Written, make_log, read_all, recovered, typical
 from tests.support.simfiles import SimFiles
 
@@ -122,6 +123,54 @@ def test_a_log_of_which_every_segment_was_archived_begins_the_next_one_behind_th
     log.write()
     assert log.reader.bases() == [base + length]
     log.close()
+
+
+def test_rings_of_which_every_segment_was_archived_continue_behind_the_archives() -> None:
+    written = typical()
+    archive_first(written.files, 3)
+    written.files.unlink(f"{DIRECTORY}/{archive_name(0)}")  # retention
+    for _ in range(2):  # the second start finds a segment without records of these rings
+        log, _ = recovered(written.files)
+        ends = {name: (epoch, len(its)) for (name, epoch), its in written.records.items()}
+        assert {name: log.ends()[name] for name in ends} == ends
+        log.join("c-0", 8, 0)
+        log.write()
+        log.close()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_rings_continue_behind_the_archives_if_the_last_segment_has_no_header(count: int) -> None:
+    written = typical()
+    archive_first(written.files, count)
+    ends = {key: archived_end(written.files, *key) for key in written.records}
+    for name in written.files.listdir(DIRECTORY):
+        if base_of_name(name) is not None:
+            written.files.flip(f"{DIRECTORY}/{name}", 8 * 20)
+            written.files.flip(f"{DIRECTORY}/{name}", 8 * (HEADER_PAGE_BYTES // 2 + 20))
+    log, report = recovered(written.files)
+    assert report.notes
+    assert log.ends() == {name: (epoch, ends[name, epoch]) for name, epoch in ends}
+    log.close()
+
+
+def archived_end(files: SimFiles, name: str, epoch: int) -> int:
+    """Offset after the last archived record of a ring."""
+    return Archive(files, DIRECTORY).end_offset(name, epoch)
+
+
+def test_a_segment_before_an_archive_ends_where_the_archive_begins() -> None:
+    """Its footer behind that end is not damage, also if a start must read the segment."""
+    files, log, _ = many_topics(60, list(range(5000)))
+    log.run_maintenance()
+    log.close()
+    first, second, *_ = ends_of(files)
+    archive_segment(files, DIRECTORY, second, ends_of(files)[second], group_bytes=SMALL)
+    files.unlink(f"{DIRECTORY}/{segment_name(second)}")
+    for base in ends_of(files):
+        if base > first:
+            files.flip(f"{DIRECTORY}/{segment_name(base)}", 8 * (HEADER_PAGE_BYTES + 40))
+    _, report = recovered(files)
+    assert segment_name(first) not in {damage.segment for damage in report.damage}
 
 
 def test_what_is_archived_while_it_is_looked_for_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
