@@ -10,6 +10,7 @@ from persistence import LogClosed, LogReader
 from persistence.read.log_reader import RingEnd
 from persistence.read.segment_tables import TABLES_MAX
 from persistence.segment.extent_table import ExtentRows, Row
+from persistence.segment.format import segment_name
 from tests.support.logs import DIRECTORY, Written, make_log, read_all, recovered
 from tests.support.simfiles import SimFiles
 
@@ -32,6 +33,25 @@ def test_a_full_segment_is_followed_by_one_that_begins_where_it_ends() -> None:
         assert following - base <= 8192
     assert read_all(written.log, "a-0", 7) == written.records["a-0", 7]
     assert read_all(recovered(written.files.kill())[0], "a-0", 7) == written.records["a-0", 7]
+
+
+def test_records_synced_before_another_ring_is_dropped_keep_their_ring_in_the_catalogue() -> None:
+    """The log has not taken the results of the sync yet."""
+    written = Written.empty()
+    written.add("a-0", 7, [b"synced"])
+    written.log.write()
+    written.log.commit.sync()
+    written.add("b-0", 7, [b"dropped"])
+    written.log._give_up()
+    written.log.drop(written.log._ids["b-0"])
+    assert written.log.ends()["a-0"] == (7, 1)
+    written.add("a-0", 7, [b"later"])
+    written.sync()
+    for base in written.log.reader.bases()[:1]:  # the next segment names the ring, too
+        written.files.unlink(f"{DIRECTORY}/{segment_name(base)}")
+    log, report = recovered(written.files.kill())
+    assert report.rings["a-0"] == (7, 2)
+    assert [*read_all(log, "a-0", 7)] == [1]
 
 
 def test_a_record_larger_than_a_segment_gets_one_of_its_own() -> None:

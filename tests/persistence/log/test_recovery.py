@@ -10,7 +10,13 @@ import pytest
 from persistence import Log, LogLocked, LogReader
 from persistence.log.preallocate import PREPARED_NAME
 from persistence.segment.clean_shutdown import MARKER_NAME
-from persistence.segment.format import FORMAT_VERSION, HEADER_PAGE_BYTES, READ_VERSIONS, SegmentHeader
+from persistence.segment.format import (
+    FORMAT_VERSION,
+    HEADER_PAGE_BYTES,
+    READ_VERSIONS,
+    SegmentHeader,
+    segment_name,
+)
 from ringbuf import crc32c
 from tests.support.logs import (
     DIRECTORY,
@@ -206,12 +212,7 @@ def test_a_tail_that_cannot_be_synced_is_written_again_and_shown_later() -> None
     written.add("b-0", 9, [b"new ring"] * 2)
     written.log.write()
     files = written.files.kill()
-
-    def fail(operation: str, path: str) -> None:
-        if operation == "fdatasync":
-            raise OSError(errno.EIO, "injected")
-
-    files.hook = fail
+    files.hook = _fail_to_sync
     log, report = recovered(files)
     assert "written again" in report.notes[0]
     assert report.rings["a-0"].end_offset == 5
@@ -228,6 +229,36 @@ def test_a_tail_that_cannot_be_synced_is_written_again_and_shown_later() -> None
     assert again.damage == ()
     assert read_all(later, "a-0", 7) == written.records["a-0", 7]
     assert read_all(later, "b-0", 9) == written.records["b-0", 9]
+
+
+def test_damage_to_carried_records_of_a_new_ring_is_reported_from_its_first_record_on() -> None:
+    """The catalogue that is carried with them says where the ring begins."""
+    written = Written.empty()
+    written.add("a-0", 7, [b"proven"])
+    written.sync()
+    written.add("b-0", 9, [b"first run"] * 2, first=5)
+    written.add("b-0", 9, [b"second run"] * 2)
+    written.add("b-0", 9, [b"undamaged"])
+    written.log.write()
+    files = written.files.kill()
+    files.hook = _fail_to_sync
+    log, _ = recovered(files)
+    files.hook = None
+    log.write()
+    log.close()
+    files.unlink(CHECKPOINT_PATH)
+    path = f"{DIRECTORY}/{segment_name(log.reader.bases()[-1])}"
+    data = files.names[path].cache
+    for at in range(len(data)):
+        if data.startswith((b"first run", b"second run"), at):
+            files.flip(path, 8 * at)
+    _, report = recovered(files)
+    assert [damage.lost for damage in report.damage] == [((5, 9),)]
+
+
+def _fail_to_sync(operation: str, path: str) -> None:
+    if operation == "fdatasync":
+        raise OSError(errno.EIO, "injected")
 
 
 @pytest.mark.parametrize("idle", [True, False])

@@ -191,6 +191,7 @@ def test_a_footer_of_an_earlier_life_of_the_file_is_foreign() -> None:
         header._replace(base_position=header.base_position + 4096),
     ):
         assert footer.read(files, handle, other, end) is None
+        assert footer.found(files, handle, other, end) == b""
     assert footer.read(files, handle, header, end - 4096) is None
     newer = bytearray(files.read(handle, 64, footer.place_of(end)))
     newer[8] = footer.FOOTER_VERSION + 1
