@@ -1,7 +1,7 @@
 """Publisher of due messages: the only part of edge.delayed that runs work on the MQTT thread.
 
 Owns these calls. Messages are published in slices, so that clients are served in between. A
-message to a stream of durability "disk" counts as published after the sync of its log.
+message to a stream of durability "disk" or "upstream" counts as published after the sync of its log.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DelayedPublisher:
 
     def _offer(self, messages: Sequence[StoredMessage]) -> Result:
         """Publish on the MQTT thread. Returns the results, and the new ends of synced rings that grew."""
-        synced = [entry for entry in self._partitions() if entry.durability.ack_gate is AckGate.DURABLE]
+        synced = [entry for entry in self._partitions() if entry.durability.ack_gate is not AckGate.NONE]
         # from the writer, because the ring's own values are updated once a batch
         before = [partition.writer.end_position for partition in synced]
         offer = self._broker.own_messages.offer

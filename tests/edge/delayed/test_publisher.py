@@ -31,8 +31,9 @@ def message(topic: str = "t") -> StoredMessage:
     return StoredMessage(1, topic, 0, b"", b"v", 1, True)
 
 
-def test_a_message_counts_as_published_once_its_record_is_synced() -> None:
-    with Bench(durability=Durability.DISK) as bench, ThreadPoolExecutor(1) as pool:
+@pytest.mark.parametrize("durability", [Durability.DISK, Durability.UPSTREAM])
+def test_a_message_counts_as_published_once_its_record_is_synced(durability: Durability) -> None:
+    with Bench(durability=durability) as bench, ThreadPoolExecutor(1) as pool:
         publisher = publisher_of(bench)
         result = pool.submit(publisher.publish, [message(), message()])
         time.sleep(LOOK_S)
