@@ -9,6 +9,9 @@ in a commit of their own (schema_evolution.py).
 Of two jobs that write a batch at the same time, one has its commit. Each commit is made for a version of the
 log without the number, and deltalake refuses it if a later version has a transaction of this application.
 
+compact() lets Spark write large files, and commits the exchange with a transaction of COMPACTION. The
+compaction of the deltalake package has no such number, and two of them at the same time double records.
+
 A table that an earlier version began has no partition column, and stays so.
 
 Requires deltalake, the extra `delta`. Its credentials come from the environment.
@@ -17,6 +20,8 @@ Requires deltalake, the extra `delta`. Its credentials come from the environment
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -26,8 +31,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs, parquet
 
-from bridge.errors import BridgeError, SourceOptionError
-from bridge.spark.table_layout import DATE, may_be_in_flight
+from bridge.errors import SourceOptionError
+from bridge.spark.table_layout import DATE, TableFile, may_be_in_flight, merge_files, small_files
 from bridge.spark.table_places import (
     COMMIT_TRIES,
     busy,
@@ -46,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOG = "_delta_log"
-APPLICATION = "brim"
+APPLICATION, COMPACTION = "brim", "brim.compact"  # of transactions
 STATISTICS = ("partition", "epoch", "offset", "timestamp", "topic")  # readers of the log skip files by these
 TEXT_MAX = 256  # characters of a text in the statistics; a longer one is left out
 
@@ -142,18 +147,62 @@ class DeltaLog:
         return uris
 
     def compact(self, spark: SparkSession, file_bytes: int) -> tuple[int, int]:
-        """See TableLog. The deltalake package reads and writes the files; Spark has no part."""
-        del spark
-        log = self._opened()
-        if log is None:
+        """See TableLog. Raises TableBusy; SourceOptionError: another engine has deleted single rows."""
+        from pyspark.sql.types import StructType
+
+        log, schema = self._opened(), self.schema()
+        old = small_files(self._table_files(log), file_bytes) if log is not None else []
+        if log is None or schema is None or not old:
             return 0, 0
-        written = self._deltalake.WriterProperties(compression="ZSTD")
-        before = log.version()
+        by_day = DATE in log.metadata().partition_columns
+        columns = StructType([field for field in schema.fields if field.name != DATE])
+        directory = f"compact-{uuid.uuid4().hex}"
+        merge_files(spark, columns, old, f"{self._table}/{directory}", file_bytes, by_day=by_day)
+        _, new, written = self._actions(directory, by_day=by_day, moved=True)
+        read = spark.read.schema(columns).parquet(*(file.path for file in old)).count()
+        check_records(f"{self._table}/{directory}", written, read)
+        self._exchange(old, new, by_day=by_day)
+        return len(old), len(new)
+
+    def _table_files(self, log: DeltaTable) -> Iterator[TableFile]:
+        if any(log.deletion_vectors()):
+            text = f"{self._table} has deletion vectors, which another engine wrote"
+            raise SourceOptionError(text, hint="rewrite its data files with that engine first")
+        for file in pa.table(log.get_add_actions()).to_pylist():
+            day = file.get("partition", {}).get(DATE)
+            yield TableFile(f"{self._table}/{file['path']}", file["size_bytes"], day, file)
+
+    def _exchange(self, old: list[TableFile], new: list[Any], *, by_day: bool) -> None:
+        """Commit the exchange of files for the present log. Raises TableBusy: it has not all old files.
+
+        deltalake accepts two commits that remove the same file, and would double its records. It refuses
+        the second one of an application. Batches are of another one, so they may be committed meanwhile.
+        """
+        from deltalake.transaction import RemoveAction
+
+        log = self._deltalake.DeltaTable(self._url)
+        known = {file.path for file in self._table_files(log)}
+        if missing := [file.path for file in old if file.path not in known]:
+            raise busy(self._table, f"{missing[0]} was removed")
+        now_ms = time.time_ns() // 1_000_000
+        removed = [
+            RemoveAction(
+                file.entry["path"],
+                data_change=False,
+                deletion_timestamp=now_ms,
+                size=file.length,
+                partition_values={DATE: None if file.day is None else str(file.day)} if by_day else {},
+            )
+            for file in old
+        ]
+        number = (log.transaction_version(COMPACTION) or 0) + 1
+        transaction = self._deltalake.Transaction(COMPACTION, number)
+        properties = self._deltalake.CommitProperties(app_transactions=[transaction])
+        parts = [DATE] if by_day else []
         with self._conflicts():
-            done = log.optimize.compact(target_size=file_bytes, writer_properties=written)
-        if done["numFilesRemoved"]:
-            self._check_alone(log, before)
-        return int(done["numFilesRemoved"]), int(done["numFilesAdded"])
+            log.create_write_transaction(
+                [*new, *removed], "append", log.schema(), partition_by=parts, commit_properties=properties
+            )
 
     def delete_before(self, day: date) -> None:
         """See TableLog. Raises SourceOptionError: the table has no partition column."""
@@ -175,18 +224,6 @@ class DeltaLog:
             yield
         except CommitFailedError as error:
             raise busy(self._table, error) from error
-
-    def _check_alone(self, log: DeltaTable, before: int) -> None:
-        """Raise BridgeError if another compaction was committed since version `before`.
-
-        deltalake commits both, with the records of both. table_lock() prevents it on one machine.
-        """
-        commits = log.history(log.version() - before)
-        if sum(commit["operation"] == "OPTIMIZE" for commit in commits) > 1:
-            raise BridgeError(
-                f"{self._table}: two compactions ran at the same time, and records may be doubled",
-                hint="write a new table from the drained files, and run one maintenance at a time",
-            )
 
     def clean(self, hours: int) -> int:
         """See TableLog."""
@@ -210,8 +247,13 @@ class DeltaLog:
             return None
         return self._deltalake.DeltaTable(self._url)
 
-    def _actions(self, directory: str, *, by_day: bool) -> tuple[pa.Schema | None, list[Any], int]:
-        """The columns, the actions that add the files with rows, and the number of rows; None: no file."""
+    def _actions(
+        self, directory: str, *, by_day: bool, moved: bool = False
+    ) -> tuple[pa.Schema | None, list[Any], int]:
+        """The columns, the actions that add the files with rows, and the number of rows; None: no file.
+
+        `moved`: the table has these rows in other files already.
+        """
         from deltalake.transaction import AddAction
 
         filesystem, root = opened(self._table)
@@ -224,7 +266,8 @@ class DeltaLog:
             if metadata.num_rows:
                 path, at = entry.path.removeprefix(f"{root}/"), (entry.mtime_ns or 0) // 1_000_000
                 stats = json.dumps(_statistics(metadata))
-                actions.append(AddAction(path, entry.size, _day_of(path) if by_day else {}, at, True, stats))
+                day = _day_of(path) if by_day else {}
+                actions.append(AddAction(path, entry.size, day, at, not moved, stats))
         if schema is not None and by_day:
             schema = schema.append(pa.field(DATE, pa.date32()))
         return schema, actions, rows

@@ -17,7 +17,7 @@ file in TABLE.state. TABLE.state/iceberg.json keeps both, so that jobs that read
 Partition: day of `timestamp` (hidden). Files are Parquet with zstd.
 
 PyIceberg has no compaction and does not delete files. So compact() lets Spark write the large files and
-commits the exchange; clean() expires snapshots and then deletes the files that no snapshot has. Batches are
+commits the exchange. clean() expires snapshots and then deletes the files that no snapshot has. Batches are
 committed meanwhile: with ISOLATION an exchange conflicts only with another change of the same files.
 Requires pyiceberg, the extra `iceberg`.
 """
@@ -38,7 +38,15 @@ import pyarrow as pa
 from pyarrow import fs, parquet
 
 from bridge.errors import SourceOptionError, TableUnreachable
-from bridge.spark.table_layout import COMPRESSION, key_of, may_be_in_flight, time_of, write_files
+from bridge.spark.table_layout import (
+    COMPRESSION,
+    TableFile,
+    key_of,
+    may_be_in_flight,
+    merge_files,
+    small_files,
+    time_of,
+)
 from bridge.spark.table_places import (
     COMMIT_TRIES,
     busy,
@@ -73,7 +81,6 @@ PROPERTIES = {
 }
 LOCAL, SQLITE = "file://", "sqlite:///"
 NOT_IN_PATHS = "%#?"  # programs that read a URL give these characters a meaning
-SMALL = 0.75  # a file below this share of the requested size is small
 PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
 
@@ -186,30 +193,32 @@ class IcebergLog:
     def compact(self, spark: SparkSession, file_bytes: int) -> tuple[int, int]:
         """See TableLog."""
         table = self._to_exchange()
-        old = _small(self._files(table), file_bytes) if table is not None else []
-        if table is None or not old:
+        old = small_files(self._table_files(table), file_bytes) if table is not None else []
+        schema = self.schema()
+        if table is None or schema is None or not old:
             return 0, 0
         directory = f"{self._place}/compact-{uuid.uuid4().hex}"
-        schema = self.schema()
-        assert schema is not None
-        frame = spark.read.schema(schema).parquet(*(self._of_spark(file.file_path) for file in old))
-        parts = max(1, -(-sum(file.file_size_in_bytes for file in old) // file_bytes))
-        names = (time_of(frame.columns), key_of(frame.columns))
-        write_files(frame.repartitionByRange(parts, *names), directory, by_day=True)
+        merge_files(spark, schema, old, directory, file_bytes, by_day=True)
         new = list(self._data_files(table, directory))
-        rows = [sum(file.record_count for file in files) for files in (old, new)]
-        if rows[0] != rows[1]:
-            raise TableUnreachable(f"{directory} has {rows[1]} records, not {rows[0]}", hint="run it again")
+        written, read = (
+            sum(file.record_count for file in files) for files in (new, [it.entry for it in old])
+        )
+        check_records(directory, written, read)
         with (
             self._conflicts(),
             table.transaction() as changes,
             changes.update_snapshot().overwrite() as exchange,
         ):
             for file in old:
-                exchange.delete_data_file(file)
+                exchange.delete_data_file(file.entry)
             for file in new:
                 exchange.append_data_file(file)
         return len(old), len(new)
+
+    def _table_files(self, table: Any) -> Iterator[TableFile]:
+        for file in self._files(table):
+            path, day = self._of_spark(file.file_path), tuple(file.partition)
+            yield TableFile(path, file.file_size_in_bytes, day, file)
 
     def _data_files(self, table: Any, directory: str) -> Iterator[Any]:
         from pyiceberg.io.pyarrow import parquet_files_to_data_files
@@ -374,15 +383,6 @@ def _default(table: str, key: str) -> str:
         os.makedirs(state, exist_ok=True)
         return f"{SQLITE}{state}/catalog.db"
     return "brim." + re.sub(r"\W", "_", table.rpartition("/")[2])
-
-
-def _small(files: list[Any], file_bytes: int) -> list[Any]:
-    """Files that are to be merged: the small ones of each day that has at least two."""
-    by_day: dict[Any, list[Any]] = {}
-    for file in files:
-        if file.file_size_in_bytes < SMALL * file_bytes:
-            by_day.setdefault(tuple(file.partition), []).append(file)
-    return [file for group in by_day.values() if len(group) > 1 for file in group]
 
 
 def _referenced(table: Any) -> Iterator[str]:

@@ -17,20 +17,31 @@ Rows are sorted by topic (device), so statistics of row groups and pages show wh
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 COMPRESSION = "zstd"
+SMALL = 0.75  # a file below this share of the requested size is small
 DATE = "dt"
 DAY_US = 86_400_000_000
 TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # with statistics; Delta requires it
 OF_BATCH = re.compile(r"batch-(\d+)/")
 NO_MARKER = ("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")  # no file _SUCCESS: not Parquet
+
+
+class TableFile(NamedTuple):
+    """File that counts in a table with a log."""
+
+    path: str  # in Spark's form
+    length: int
+    day: Hashable
+    entry: Any  # of the log
 
 
 def logged_directory_of(batch: int) -> str:
@@ -69,3 +80,29 @@ def write_files(frame: DataFrame, directory: str, *, by_day: bool) -> None:
         frame = frame.sortWithinPartitions(DATE, key_of(frame.columns))
     writer = frame.write.mode("overwrite").option("compression", COMPRESSION).option(*NO_MARKER)
     (writer.partitionBy(DATE) if by_day else writer).parquet(directory)
+
+
+def small_files(files: Iterable[TableFile], file_bytes: int) -> list[TableFile]:
+    """Files that are to be merged: the small ones of each day that has at least two."""
+    by_day: dict[Hashable, list[TableFile]] = {}
+    for file in files:
+        if file.length < SMALL * file_bytes:
+            by_day.setdefault(file.day, []).append(file)
+    return [file for group in by_day.values() if len(group) > 1 for file in group]
+
+
+def merge_files(
+    spark: SparkSession,
+    schema: StructType,
+    files: Sequence[TableFile],
+    directory: str,
+    file_bytes: int,
+    *,
+    by_day: bool,
+) -> None:
+    """Write the rows of these files to `directory`, in files of about that length."""
+    reader = spark.read.schema(schema).option("recursiveFileLookup", "true")
+    frame = reader.parquet(*(file.path for file in files))
+    parts = max(1, -(-sum(file.length for file in files) // file_bytes))
+    order = time_of(frame.columns), key_of(frame.columns)
+    write_files(frame.repartitionByRange(parts, *order), directory, by_day=by_day)

@@ -142,7 +142,7 @@ def check_records(directory: str, found: int, written: int) -> None:
         raise TableBusy(text, hint="run this again")
 
 
-def busy(table: str, error: Exception) -> TableBusy:
+def busy(table: str, error: object) -> TableBusy:
     """Error of a change that conflicts with that of another program. Nothing was changed."""
     text = f"{table}: another program has changed the same files meanwhile: {error}"
     return TableBusy(text, hint="run this again, and only one maintenance of a table at a time")

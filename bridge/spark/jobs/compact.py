@@ -20,8 +20,8 @@ After a kill the next run continues with the note, or starts again without one. 
 replaced, readers do not see all records: run it when no reader is active.
 
 A Delta or Iceberg table is compacted by one commit: the small files of a day become large ones, and readers
-are not affected. One process maintains a table at a time: on this machine a lock ensures that, in an object
-store nothing does. For these tables there is more maintenance:
+are not affected. Of two compactions at once, one is refused: on this machine by a lock, elsewhere by the log.
+For these tables there is more maintenance:
 
     --retain-days 90    delete records of days (UTC) before the last 90; whole files, so this is fast.
                         `brim spark gaps --table` counts them separately, not as missing

@@ -18,9 +18,10 @@ pytest.importorskip("pyiceberg", reason="needs the iceberg extra: pip install 'b
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 
-from bridge.errors import BridgeError, TableBusy
+from bridge.errors import SourceOptionError, TableBusy
 from bridge.spark import iceberg_log
 from bridge.spark.delta_log import DeltaLog
 from bridge.spark.iceberg_log import IcebergLog
@@ -229,13 +230,44 @@ def test_of_two_compactions_of_the_same_files_one_is_refused(
     known = read_to_exchange(late)
     monkeypatch.setattr(late, "_opened", lambda: known)
     assert compact.main([str(table)]) == 0
-    # deltalake commits the second as well; it can only be reported.
-    refused, reason = (TableBusy, "run this again") if form == "iceberg" else (BridgeError, "doubled")
-    with pytest.raises(refused) as error:
+    with pytest.raises(TableBusy) as error:
         late.compact(spark, 1 << 27)
-    assert reason in f"{error.value} {error.value.hint}"
-    if form == "iceberg":
-        assert offsets(table, form) == list(range(20))
+    assert "run this again" in error.value.hint
+    assert offsets(table, form) == list(range(20))
+
+
+def test_of_two_compactions_of_a_delta_table_that_commit_at_once_one_is_refused(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have found all of their files in the log; deltalake alone would double them."""
+    table = tmp_path / "bronze"
+    assert run(lake, table, "delta") == 0
+    one, two = DeltaLog(str(table)), DeltaLog(str(table))
+    commit: Callable[..., None] = DeltaTable.create_write_transaction
+
+    def is_overtaken(log: DeltaTable, *changes: Any, **named: Any) -> None:
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
+        assert two.compact(spark, 1 << 27) == (2, 1)
+        commit(log, *changes, **named)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", is_overtaken)
+    with pytest.raises(TableBusy):
+        one.compact(spark, 1 << 27)
+    assert offsets(table, "delta") == list(range(20))
+    store(lake, *(drained_file_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1) for seq in range(2, 4)))
+    assert run(lake, table, "delta") == 0
+    assert one.compact(spark, 1 << 27) == (3, 1)  # it is no obstacle to the next one
+    assert offsets(table, "delta") == list(range(40))
+
+
+def test_rows_that_another_engine_deleted_do_not_come_back_by_a_compaction(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "bronze"
+    assert run(lake, table, "delta") == 0
+    monkeypatch.setattr(DeltaTable, "deletion_vectors", lambda _: iter(["of a file"]))
+    with pytest.raises(SourceOptionError, match="deletion vectors"):
+        DeltaLog(str(table)).compact(spark, 1 << 27)
 
 
 def test_a_link_to_an_iceberg_table_a_copy_and_another_of_its_name_are_refused(

@@ -241,8 +241,8 @@ class Job:
 class Schedule:
     """Three drivers with one checkpoint, and maintenance, in any order. The ledger is the last batch."""
 
-    def __init__(self, table: Path, form: str, seed: int) -> None:
-        self.table, self.form, self.random = table, form, Random(seed)
+    def __init__(self, spark: Any, table: Path, form: str, seed: int) -> None:
+        self.spark, self.table, self.form, self.random = spark, table, form, Random(seed)
         self.jobs: dict[int, Job] = {}
         self.next = 0  # in the checkpoint
         self.last = -1  # in the table
@@ -305,17 +305,17 @@ class Schedule:
             for path in self.table.rglob("*.parquet"):
                 os.utime(path, (0, 0))
             log.clean(0)
-        elif self.form == "delta" and self.last >= 0:  # Iceberg: by Spark, in test_open_tables.py
-            log.compact(None, 1 << 27)
+        else:
+            log.compact(self.spark, 1 << 27)
 
 
 @each_form
 def test_of_jobs_maintenance_and_kills_in_any_order_each_record_remains_once(
-    tmp_path: Path, form: str
+    spark: Any, tmp_path: Path, form: str
 ) -> None:
     batches = late = 0
     for seed in range(examples(4)):
-        schedule = Schedule(tmp_path / str(seed) / "table", form, seed)
+        schedule = Schedule(spark, tmp_path / str(seed) / "table", form, seed)
         for _ in range(80):
             schedule.run()
         batches += schedule.last + 1
