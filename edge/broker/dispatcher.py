@@ -132,7 +132,7 @@ class Broker:
             engine, partition_of, self.limits.topics, self.limits.sessions, self.journal, streams
         )
         self.sessions = Sessions(engine, self.limits.sessions, self.journal)
-        self.backfill = LogBackfill(engine, self.router.rings.ring_of)
+        self.backfill = LogBackfill(engine, self.router.rings.ring_of, self.router.purge_unnamed)
         self.own_messages = InternalPublisher(engine, self.router)
         self.retained = Retained(engine, self.router, self.own_messages.topic_of, clock)
         self.owners = Owners(engine, clock)
@@ -242,7 +242,7 @@ class Broker:
             self.on_proxy(connection, data)
         elif kind == EventKind.BACKFILL:
             if client := self.clients.get(connection):
-                self.backfill.start_read(client.session.handle, self.call)
+                self.backfill.start_read(client.session, self.call)
         elif kind == EventKind.PRODUCER_TOPIC:
             self._producer_topic(detail, data)
         elif kind == EventKind.JOURNAL:

@@ -6,7 +6,7 @@ module reads one run of records on its thread and returns it with Engine.restore
 as many records as may be in flight at once. Delivery then continues up to the next such record.
 
     BACKFILL -> next_log_position() -> [thread: log.read_at()] -> restore_records() for each run
-         -> resume_delivery()
+         -> purge() -> resume_delivery()
 
 Records that the log no longer has are given up, and counted as overrun. After a read error the read is
 repeated every RETRY_S while the session waits: its order holds, and other sessions continue.
@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeAlias
 
+from edge.broker.sessions import Session
 from edge.engine.engine import Engine
 from edge.logging_setup import pairs
 from ringbuf import Range
@@ -46,12 +47,21 @@ class ReadAt(Protocol):
 class LogBackfill:
     """Handler of BACKFILL events. Methods run on the broker's thread."""
 
-    def __init__(self, engine: Engine, ring_of: Callable[[int], tuple[str, int]]) -> None:
-        """Create the handler. `ring_of` returns the name and epoch of a ring, by its number in the engine."""
+    def __init__(
+        self,
+        engine: Engine,
+        ring_of: Callable[[int], tuple[str, int]],
+        purge: Callable[[Session], object],
+    ) -> None:
+        """Create the handler. `ring_of` returns the name and epoch of a ring, by its number in the engine.
+
+        `purge` removes restored records that a session may not receive.
+        """
         # None: there is no log, and records that the rings have overwritten are lost
         self.read_at: ReadAt | None = None
         self._engine = engine
         self._ring_of = ring_of
+        self._purge = purge
         self._reading: set[int] = set()  # handles of sessions
         self._thread: ThreadPoolExecutor | None = None
         self._stopping = threading.Event()
@@ -64,22 +74,22 @@ class LogBackfill:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-backfill")
         self._thread.submit(int)
 
-    def start_read(self, session: int, call: Call | None) -> None:
+    def start_read(self, session: Session, call: Call | None) -> None:
         """Read the records that the held delivery of `session` needs.
 
         `call` runs a function on this thread. Without it nothing can be read, and the records are given up.
         """
-        if session in self._reading or self._stopping.is_set():
+        if session.handle in self._reading or self._stopping.is_set():
             return
-        front = self._engine.next_log_position(session)
+        front = self._engine.next_log_position(session.handle)
         if front is None:
-            self._engine.resume_delivery(session)
+            self._engine.resume_delivery(session.handle)
         elif self.read_at is None or call is None:
             ring_number, position = front
             self._return_records(session, ring_number, position, ())
         else:
             ring_number, position = front
-            self._reading.add(session)
+            self._reading.add(session.handle)
             assert self._thread is not None  # with `read_at`
             self._thread.submit(self._read, self.read_at, call, session, ring_number, position)
 
@@ -95,19 +105,22 @@ class LogBackfill:
             self._thread.shutdown(cancel_futures=True)
             self._thread = None
 
-    def _return_records(self, session: int, ring_number: int, position: int, runs: Sequence[Range]) -> None:
-        next_position = position
+    def _return_records(
+        self, session: Session, ring_number: int, position: int, runs: Sequence[Range]
+    ) -> None:
+        handle, next_position = session.handle, position
         for run in runs:
-            self._engine.restore_records(session, ring_number, next_position, run.position, run.view)
+            self._engine.restore_records(handle, ring_number, next_position, run.position, run.view)
             next_position = run.position + len(run.view)
         if not runs:
-            self._engine.restore_records(session, ring_number, next_position, BEHIND_ALL, b"")
-        self._engine.resume_delivery(session)
+            self._engine.restore_records(handle, ring_number, next_position, BEHIND_ALL, b"")
+        self._purge(session)
+        self._engine.resume_delivery(handle)
 
     def _answer(
-        self, call: Call, session: int, ring_number: int, position: int, runs: Sequence[Range] | None
+        self, call: Call, session: Session, ring_number: int, position: int, runs: Sequence[Range] | None
     ) -> None:
-        self._reading.discard(session)
+        self._reading.discard(session.handle)
         if runs is None:
             self.start_read(session, call)  # unless the session needs nothing any more
         else:
@@ -115,7 +128,7 @@ class LogBackfill:
 
     # ---- on the thread ----
 
-    def _read(self, read_at: ReadAt, call: Call, session: int, ring_number: int, at: int) -> None:
+    def _read(self, read_at: ReadAt, call: Call, session: Session, ring_number: int, at: int) -> None:
         name, epoch = self._ring_of(ring_number)
         runs: Sequence[Range] | None
         try:

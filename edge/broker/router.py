@@ -430,6 +430,17 @@ class Router:
         denied = self._denied(target, self._engine.queue_topics(target.handle))
         if denied:
             self._engine.queue_purge(target.handle, denied)
+        self.purge_unnamed(target)
+
+    def purge_unnamed(self, target: Session | SharedGroup) -> None:
+        """Purge messages that a session or group may not receive, of those that have no topic of the table.
+
+        A restart knows no topic of a record that is only in the log. Call this when such records were read.
+        """
+        if self.may_receive is None or not (names := self._engine.queue_names(target.handle)):
+            return
+        denied = {name: not self._may_receive(target, name.decode(errors="replace")) for name in set(names)}
+        self._engine.queue_name(target.handle, bytes(denied[name] for name in names))
 
     def _denied(self, target: Session | SharedGroup, topics: bytes) -> array[int]:
         """Those of `topics` that a session, or a member of a group, may not receive."""
@@ -442,8 +453,8 @@ class Router:
         return denied
 
     def _may_have(self, target: Session | SharedGroup, topic: int) -> bool:
-        """True if `target` may receive the topic; one without a name cannot be authorized: denied."""
-        return topic != NO_TOPIC and self._may_receive(target, self.routes.name_of(topic))
+        """True if `target` may receive the topic."""
+        return self._may_receive(target, self.routes.name_of(topic))
 
     # ---- routes ----
 

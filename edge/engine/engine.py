@@ -381,17 +381,24 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
         """The given topics that have a retained message."""
 
     def queue_topics(self, session: int, /) -> bytes:
-        """Topic of each waiting record, and of each retained message still to be sent. NO_TOPIC: the topic
-        was forgotten, and its place in the table is in use again.
+        """Topic of each waiting record, and of each retained message still to be sent. Not of waiting records
+        that are only in the log, or whose topic the table does not have (see queue_names()).
         """
 
     def topics_denied(self, topics: bytes, rules: bytes, prefix: bytes, /) -> bytes:
-        """The given topics, also NO_TOPIC, that a client may not receive by these rules
-        (edge.auth.packed_rules). `prefix`: of the names in its tenant; b"": it has none.
+        """The given topics that a client may not receive by these rules (edge.auth.packed_rules).
+
+        `prefix`: of the names in its tenant; b"": it has none.
         """
 
     def queue_purge(self, session: int, topics: array[int], /) -> int:
-        """Drop waiting records of `topics` (also NO_TOPIC); return their number, counted as denied."""
+        """Drop waiting records of `topics`; return their number, counted as denied."""
+
+    def queue_names(self, session: int, /) -> list[bytes]:
+        """Topic names of the waiting records in memory whose topic was not known to the table."""
+
+    def queue_name(self, session: int, denied: bytes, /) -> None:
+        """Answer to queue_names(), a byte for each name: 1 drops the record, counted as denied."""
 
     def retain(
         self,

@@ -5,6 +5,7 @@
  */
 #include "python/py_engine.h"
 #include "mqtt/in/acl_rules.h"
+#include "mqtt/out/frame.h"
 
 #include <stdlib.h>
 
@@ -46,18 +47,6 @@ PyObject *engine_stop_retained(engine_object *self, args_t args, Py_ssize_t coun
     Py_RETURN_NONE;
 }
 
-static size_t topics_of_queue(mq_engine *engine, const mq_session *session, uint32_t *out)
-{
-    size_t topic_count = 0;
-    mq_walk walk = {0};
-    while (session->queue_count > 0 && mq_queue_next(session, &walk)) {
-        mq_entry entry = mq_entry_at(walk.at);
-        if (entry.where != MQ_NOWHERE)
-            out[topic_count++] = mq_entry_topic(engine, &entry);
-    }
-    return topic_count;
-}
-
 PyObject *engine_queue_topics(engine_object *self, PyObject *handle)
 {
     mq_session *session;
@@ -74,9 +63,9 @@ PyObject *engine_queue_topics(engine_object *self, PyObject *handle)
     uint32_t *topics = malloc((count + 1) * sizeof *topics);
     if (topics == NULL)
         return PyErr_NoMemory();
-    topic_count += topics_of_queue(self->engine, session, topics);
+    topic_count += mq_queue_topics(self->engine, session, topics);
     if (again != NULL)
-        topic_count += topics_of_queue(self->engine, again, topics + topic_count);
+        topic_count += mq_queue_topics(self->engine, again, topics + topic_count);
     for (const mq_retained_delivery *delivery = session->retained_deliveries; delivery != NULL;
          delivery = delivery->next)
         for (uint32_t i = delivery->at; i < delivery->count; i++)
@@ -100,8 +89,6 @@ PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
         uint32_t index = index_at(&topics, i);
         if (index < topic_slots)
             bits[index / 8] |= (uint8_t)(1u << index % 8);
-        else
-            denied.unknown = true;
     }
     if (bits != NULL && session != NULL) {
         purged = mq_purge(self->engine, session, &denied);
@@ -111,6 +98,59 @@ PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
     }
     free(bits);
     return bits == NULL ? PyErr_NoMemory() : PyLong_FromUnsignedLong(purged);
+}
+
+/* Append the names of the entries without a topic to `names`.  False: a Python error. */
+static bool append_names(mq_engine *engine, const mq_session *session, PyObject *names)
+{
+    mq_frame frame;
+    mq_walk walk = {0};
+    bool whole = true;
+    while (whole && mq_queue_next_unnamed(engine, session, &walk, &frame)) {
+        PyObject *name = PyBytes_FromStringAndSize((const char *)frame.topic, frame.topic_length);
+        whole = name != NULL && PyList_Append(names, name) == 0;
+        Py_XDECREF(name);
+    }
+    return whole;
+}
+
+PyObject *engine_queue_names(engine_object *self, PyObject *handle)
+{
+    mq_session *session;
+    if (session_from(self, handle, &session) != 0)
+        return NULL;
+    PyObject *names = PyList_New(0);
+    if (names == NULL || session == NULL)
+        return names;
+    mq_session *again = session->group == NULL ? NULL : session->group->returned;
+    if (!append_names(self->engine, session, names) ||
+        (again != NULL && !append_names(self->engine, again, names)))
+        Py_CLEAR(names);
+    return names;
+}
+
+static Py_ssize_t apply_verdicts(mq_engine *engine, mq_session *session, const bytes_view *denied,
+                                 Py_ssize_t at)
+{
+    mq_frame frame;
+    mq_walk walk = {0};
+    while (at < denied->length && mq_queue_next_unnamed(engine, session, &walk, &frame))
+        mq_queue_name(engine, session, &walk, &frame, ((const char *)denied->bytes)[at++] != 0);
+    return at;
+}
+
+PyObject *engine_queue_name(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    HELD_VIEW denied = {0};
+    if (take(count, 2) != 0 || view_of(args[1], &denied) != 0 || session_from(self, args[0], &session) != 0)
+        return NULL;
+    if (session != NULL) {
+        Py_ssize_t at = apply_verdicts(self->engine, session, &denied, 0);
+        if (session->group != NULL && session->group->returned != NULL)
+            apply_verdicts(self->engine, session->group->returned, &denied, at);
+    }
+    Py_RETURN_NONE;
 }
 
 static bool is_denied(const mq_engine *engine, uint32_t index, const mq_acl_rules *rules,

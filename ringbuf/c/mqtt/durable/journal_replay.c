@@ -474,10 +474,8 @@ static void entry_put(uint8_t *at, const mq_entry *entry)
 {
     memcpy(at, &entry->where, 8);
     memcpy(at + 8, &entry->options, 4);
-    memcpy(at + 12, &entry->topic, 3);
+    mq_entry_set_topic(at, entry->topic);
 }
-
-#define NO_TOPIC_PACKED 0xffffffu
 
 static bool resolve_window(mq_engine *engine, mq_journal_replay *replay, mq_session *session, mq_unknown *out)
 {
@@ -506,7 +504,7 @@ static bool resolve_queue(mq_engine *engine, mq_journal_replay *replay, const mq
     mq_walk at = replay->walk;
     while (mq_queue_next(session, &at)) {
         mq_entry entry = mq_entry_at(at.at);
-        entry.topic = entry.topic == NO_TOPIC_PACKED ? MQ_NO_TOPIC : entry.topic;
+        entry.topic = entry.topic == MQ_NO_TOPIC_PACKED ? MQ_NO_TOPIC : entry.topic;
         if (!resolve_entry(engine, replay, session, &entry, out))
             return false;
         entry_put(at.at, &entry);

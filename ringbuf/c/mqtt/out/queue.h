@@ -94,6 +94,13 @@ static inline void mq_entry_move(uint8_t *at, uint64_t where)
     memcpy(at, &where, sizeof where);
 }
 
+#define MQ_NO_TOPIC_PACKED 0xffffffu /* MQ_NO_TOPIC in an entry, which has three bytes for its topic */
+
+static inline void mq_entry_set_topic(uint8_t *at, uint32_t topic)
+{
+    memcpy(at + 12, &topic, 3);
+}
+
 /* Mark the entry as removed: it has no record and needs no window. */
 static inline void mq_entry_take_back(uint8_t *at)
 {

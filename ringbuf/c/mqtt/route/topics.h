@@ -112,11 +112,19 @@ void mq_retained_forget(mq_engine *engine, mq_topic *topic); /* remove the retai
 /* purge.c */
 typedef struct mq_denied { /* set of topics that the session may not receive */
     const uint8_t *bits;   /* one bit for each topic in the table */
-    bool unknown;          /* also entries whose topic is unknown */
 } mq_denied;
-uint32_t mq_entry_topic(mq_engine *engine, const mq_entry *entry);
+/* Get the topics of a queue, and forget the topic of each entry for which it is not certain.  Returns their
+ * number. */
+uint32_t mq_queue_topics(mq_engine *engine, const mq_session *session, uint32_t *out);
 /* returns the number of removed entries */
 uint32_t mq_purge(mq_engine *engine, mq_session *session, const mq_denied *denied);
+/* Find the next entry without a topic whose record is in memory, after `walk`; its name is in `frame`. */
+struct mq_frame;
+bool mq_queue_next_unnamed(mq_engine *engine, const mq_session *session, mq_walk *walk,
+                           struct mq_frame *frame);
+/* Remove that entry, or give it the topic of its name if the table has the name. */
+void mq_queue_name(mq_engine *engine, mq_session *session, const mq_walk *walk, const struct mq_frame *frame,
+                   bool is_denied);
 
 /* retained_delivery.c */
 typedef struct mq_retained_scope { /* `topics`, or all topics that the filter matches */
