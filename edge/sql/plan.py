@@ -19,6 +19,7 @@ from edge.broker.subscription_tree import has_wildcard
 from edge.errors import EdgeError
 from edge.log.offline_reader import LogView
 from edge.sql.losses import QueryLosses
+from edge.sql.ring_records import visible_offsets
 from edge.sql.topic_condition import any_topic, quoted
 from edge.streams.ring_files import stream_of
 from persistence.archive import Archive, ArchiveFile
@@ -158,10 +159,8 @@ def _in_rings(runtime_dir: Path, losses: QueryLosses) -> Iterator[Part]:
         path = file.with_suffix("")
         try:
             with Ring.attach(path) as ring:
-                extremes = ring.extremes()
-                if extremes.end_offset > extremes.oldest_offset:
-                    span = extremes.oldest_offset, extremes.end_offset
-                    yield Part(path.name, ring.epoch, *span, path=path)
+                if offsets := visible_offsets(ring):
+                    yield Part(path.name, ring.epoch, offsets.start, offsets.stop, path=path)
         except FileNotFoundError:
             continue
         except (RingError, OSError) as error:

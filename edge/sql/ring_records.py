@@ -5,14 +5,33 @@ Takes no slot of the cursor file and never delays the writer.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 
 from ringbuf import Range, Reader, Ring
-from ringbuf.errors import Corrupt, OffsetGone, Overrun
+from ringbuf.errors import Corrupt, OffsetGone, Overrun, RingError
 from ringbuf.record import copied
 
 READ_BYTES = 1 << 20
+
+
+def visible_offsets(ring: Ring) -> range:
+    """Offsets that the ring shows to readers: without those that wait for the log (`visible = "durable"`)."""
+    extremes = ring.extremes()
+    offsets = range(extremes.oldest_offset, extremes.end_offset)
+    with ring.reader(with_slot=False) as reader:
+        if not offsets or not _is_hidden(reader, offsets[-1]):
+            return offsets
+        return offsets[: bisect_left(offsets, True, key=lambda offset: _is_hidden(reader, offset))]
+
+
+def _is_hidden(reader: Reader, offset: int) -> bool:
+    try:
+        reader.seek(offset)
+        return not reader.ranges(1)
+    except RingError:  # overwritten meanwhile, or damaged: the scan reports it
+        return False
 
 
 def ring_records(path: Path, epoch: int, first_offset: int, end_offset: int) -> Iterator[Range]:

@@ -185,6 +185,25 @@ def test_a_ring_that_overlaps_with_the_log_gives_no_record_twice(tmp_path, runti
         assert sorted(result) == [(str(number),) for number in range(9)]
 
 
+def test_records_that_a_ring_hides_until_they_are_durable_are_neither_read_nor_missing(
+    tmp_path, runtime_directory
+):
+    with Ring.create(runtime_directory / "a-0", capacity_bytes=1 << 16, epoch=1) as ring:
+        ring.show_durable(True)
+        for number in range(9):
+            ring.writer().publish(b"%d" % number, "a")
+            if number == 5:
+                ring.durable(ring.extremes().end_position)
+        records = brim.records(log=tmp_path / "none", runtime_dir=runtime_directory)
+        first, ends = records.query('SELECT "offset" FROM records', {})
+        assert offsets(first) == [0, 1, 2, 3, 4, 5]
+        assert first.missing == 0
+        assert ends == records.ends() == {("a-0", 1): 6}
+        ring.durable(ring.extremes().end_position)
+        second, _ = records.query('SELECT "offset" FROM records', ends)
+        assert offsets(second) == [6, 7, 8]
+
+
 def test_a_ring_without_a_log_is_enough(tmp_path, runtime_directory):
     with Ring.create(runtime_directory / "a-0", capacity_bytes=1 << 16, epoch=1) as ring:
         ring.writer().publish(b"1", "a")
