@@ -76,7 +76,8 @@ class Authenticator(Protocol):
         """True if the client's claims are verified.
 
         Called on the broker's thread. A slow implementation (password hash, network) returns a Future, which
-        may be resolved on any thread. The client waits meanwhile, within its connect timeout. Also called
+        may be resolved on any thread. The client waits meanwhile, within its connect timeout; the broker
+        cancels the Future if the connection ends. Also called
         without a user name where the listener requires one: the client may have a certificate.
         """
 

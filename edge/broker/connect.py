@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import logging
 import os
-from functools import lru_cache
+from concurrent.futures import Future
+from functools import lru_cache, partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -32,6 +33,7 @@ from edge.broker.limits import BrokerLimits
 from edge.broker.owners import key_of
 from edge.broker.plain_connect import PlainConnects
 from edge.broker.sessions import NEVER_S, Session, Sessions
+from edge.broker.waiting_connects import WaitingConnects
 from edge.engine.connect_calls import PlainConnect, connect_of
 from edge.engine.engine import Engine, Table, limits_of
 from edge.log_throttle import LogThrottle
@@ -75,16 +77,18 @@ class ConnectHandler:
         self._engine_limits = limits_of(engine)
         self._plain = PlainConnects(engine, clients, sessions, permissions, self._usual_answer)
         self._may_warn = LogThrottle()
+        self.waiting = WaitingConnects()
+        self._logins: dict[int, tuple[Connect, ClientInfo, Future[bool]]] = {}  # by connection
         self.refused = dict.fromkeys(
             (code.words for code in _USUAL_REFUSALS), 0
         )  # by reason, since the start
 
-    def connect_plain(self, connection: int, plain: PlainConnect) -> None:
+    def connect_plain(self, connection: int, plain: PlainConnect, packet_bytes: int) -> None:
         """As connect(), for a CONNECT that the engine has decoded."""
         if not self._plain.accept(connection, plain, self.limits):
-            self.connect(connection, connect_of(plain))
+            self.connect(connection, connect_of(plain), packet_bytes)
 
-    def connect(self, connection: int, packet: Connect) -> None:
+    def connect(self, connection: int, packet: Connect, packet_bytes: int) -> None:
         """Refuse a CONNECT, or authenticate its client and continue with the answer."""
         client_info = self.client_info_of(connection, packet)
         if refusal := self.refusal(client_info, packet):
@@ -93,13 +97,30 @@ class ConnectHandler:
         answer = self._permissions.may_connect(client_info, packet.password)
         if answer is True or answer is False:  # known at once: most clients
             self._admit(connection, packet, client_info, answer)
+        elif self.waiting.take(connection, client_info.address, packet_bytes):
+            self._logins[connection] = packet, client_info, answer
+            self._pending.then(connection, [answer], False, partial(self._authenticated, connection))
         else:
-            self._pending.then(
-                connection,
-                [answer],
-                False,
-                lambda allowed: self._admit(connection, packet, client_info, *allowed),
-            )
+            answer.cancel()
+            self.refuse_busy(connection, packet, client_info)
+
+    def _authenticated(self, connection: int, allowed: list[bool]) -> None:
+        if connection in self._logins:
+            packet, client_info, _ = self._logins.pop(connection)
+            self.waiting.give(connection)
+            self._admit(connection, packet, client_info, *allowed)
+
+    def forget(self, connection: int) -> None:
+        """Drop the CONNECT of a connection that has ended, and its authentication."""
+        if connection in self._logins:
+            *_, answer = self._logins.pop(connection)
+            self.waiting.give(connection)
+            answer.cancel()
+
+    def refuse_busy(self, connection: int, packet: Connect, client_info: ClientInfo) -> None:
+        """Refuse a client because too many others wait for their authentication with long packets."""
+        properties = Properties(reason_string="too many long CONNECT packets wait; try again")
+        self.refuse(connection, packet, client_info, ReasonCode.SERVER_BUSY, properties)
 
     def client_info_of(self, connection: int, packet: Connect) -> ClientInfo:
         """Facts of the client. A client without an identifier gets one [MQTT-3.1.3-6]."""

@@ -261,15 +261,15 @@ class Broker:
             packet = decode_packet(data[0], _body_of(data), Version.V5, self.limits.packets)
             self._authenticating.before_connack(connection, packet)
         elif (plain := self._engine.plain_connect(data)) is not None:
-            self._connecting.connect_plain(connection, plain)
+            self._connecting.connect_plain(connection, plain, len(data))
         else:
             packet = decode_packet(data[0], _body_of(data), limits=self.limits.packets)
             if not isinstance(packet, Connect):
                 raise ProtocolError(Rule.CONNECT_IS_FIRST, f"{type(packet).__name__} before CONNECT")
             if packet.properties.authentication_method is None:
-                self._connecting.connect(connection, packet)
+                self._connecting.connect(connection, packet, len(data))
             else:
-                self._authenticating.connect(connection, packet)
+                self._authenticating.connect(connection, packet, len(data))
 
     def _packet_of(self, client: ConnectedClient, first_byte: int, body: bytes) -> None:
         # a second CONNECT is an error in every version, whatever it contains
@@ -386,6 +386,7 @@ class Broker:
         cause: str = "",
     ) -> None:
         self._authenticating.forget(connection)
+        self._connecting.forget(connection)
         self._pending.forget(connection)
         self.clients.end(
             connection,

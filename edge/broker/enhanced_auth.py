@@ -80,7 +80,7 @@ class EnhancedAuth:
         exchange = self._exchanges.get(connection)
         return exchange is not None and exchange.connect is not None
 
-    def connect(self, connection: int, packet: Connect) -> None:
+    def connect(self, connection: int, packet: Connect, packet_bytes: int) -> None:
         """Begin the exchange of a CONNECT with an Authentication Method."""
         method = packet.properties.authentication_method
         assert method is not None
@@ -91,6 +91,9 @@ class EnhancedAuth:
         conversation = self._begin(client_info, method)
         if conversation is None:
             self._connecting.refuse(connection, packet, client_info, ReasonCode.BAD_AUTHENTICATION_METHOD)
+            return
+        if not self._connecting.waiting.take(connection, client_info.address, packet_bytes):
+            self._connecting.refuse_busy(connection, packet, client_info)
             return
         self._engine.converse(connection)
         exchange = _AuthExchange(connection, client_info, method, conversation, packet)
@@ -132,7 +135,8 @@ class EnhancedAuth:
 
     def forget(self, connection: int) -> None:
         """Drop the exchange of a connection that has ended."""
-        self._exchanges.pop(connection, None)
+        if self._exchanges.pop(connection, None) is not None:
+            self._connecting.waiting.give(connection)
 
     # ---- one step ----
 
