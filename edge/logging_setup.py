@@ -7,8 +7,9 @@ never once per record. Topics, client ids and paths are untrusted text: their co
 so that a client cannot control the terminal or forge a line.
 
 The thread that serves every client also logs, and a client often causes the line. So lines of one kind are
-limited to LINES_PER_S, with a count of the others. Inside detached() no logging thread waits for the reader
-of the log: a stopped terminal or a full pipe costs lines, but delays no message.
+limited to LINES_BURST at once and then to LINES_PER_S, with a count of the others. Inside detached() no
+logging thread waits for the reader of the log: a stopped terminal or a full pipe costs lines, but delays no
+message.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 # Logger of connections, refusals, kicks and reloads: docs/how-to/monitoring.md lists its events.
 AUDIT: Final = "brim.audit"
 
-LINES_PER_S = 50  # of one kind: lines of one place in the code
+LINES_BURST = 50  # of one kind at once: lines of one place in the code
+LINES_PER_S = 5  # lines afterwards: one client can cause them for days
 AUDIT_BURST = 50  # lines of one kind of the audit log at once
 AUDIT_PER_S = 0.5  # lines afterwards: clients cause them without a login, and must not fill a disk
 KINDS_MAX = 1_000
@@ -142,7 +144,7 @@ class _Limit(logging.Filter):
             self._kinds.clear()
         kind = record.name, str(record.msg)
         if (budget := self._kinds.get(kind)) is None:
-            limits = (AUDIT_BURST, AUDIT_PER_S) if record.name == AUDIT else (LINES_PER_S, LINES_PER_S)
+            limits = (AUDIT_BURST, AUDIT_PER_S) if record.name == AUDIT else (LINES_BURST, LINES_PER_S)
             budget = self._kinds[kind] = LineBudget(*limits)
         if not budget.take(record.created):
             return False

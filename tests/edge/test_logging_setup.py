@@ -107,15 +107,20 @@ def test_lines_of_one_kind_are_limited_and_the_rest_are_counted(output, monkeypa
     log, clock = logging.getLogger("edge.x"), [1_000.0]
     monkeypatch.setattr("time.time", lambda: clock[0])
     monkeypatch.setattr("time.time_ns", lambda: int(clock[0] * 1e9))  # what newer Pythons ask
-    for n in range(logging_setup.LINES_PER_S + 7):
+    for n in range(logging_setup.LINES_BURST + 7):
         log.info("refused %s", pairs(n=n))
     log.info("another kind")
     clock[0] += 1
     log.info("refused %s", pairs(n="last"))
     lines = output.getvalue().splitlines()
-    assert len(lines) == logging_setup.LINES_PER_S + 2
+    assert len(lines) == logging_setup.LINES_BURST + 2
     assert lines[-2].endswith("another kind")
     assert lines[-1].endswith("refused n=last lines_left_out=7")
+    for _ in range(1_000):
+        clock[0] += 0.1
+        log.info("refused %s", pairs(n="more"))
+    more = len(output.getvalue().splitlines()) - len(lines)
+    assert more <= 101 * logging_setup.LINES_PER_S
 
 
 def test_the_audit_log_takes_a_burst_and_then_a_rate_that_fills_no_disk(output, monkeypatch):
