@@ -85,6 +85,8 @@ def remedy_of(error: OSError) -> str:
         return "move or remove it"
     if error.errno in (errno.EACCES, errno.EPERM):
         return "let the user of this process read and write it"
+    if error.errno == errno.ENOMEM:
+        return "raise the limit of memory: `ulimit -v`, or MemoryMax= of a service"
     return "repair, move or remove it"
 
 

@@ -170,6 +170,10 @@ def _status_of_error(words: list[str], error: Exception) -> int | None:
     if isinstance(hint, str):
         _print_error(verb, error, hint, str(error), as_json="--json" in words)
         return _status_of(verb, error)
+    if isinstance(error, MemoryError):
+        hint = "free memory, or raise the limit: `ulimit -v`, or MemoryMax= of a service"
+        _print_error(verb, error, hint, f"not enough memory ({_address_space()})", as_json="--json" in words)
+        return Exit.USAGE
     if not isinstance(error, OSError) or (verb == "run" and error.filename is not None):
         return None
     remedy = _remedy_of_file(error)
@@ -180,6 +184,14 @@ def _status_of_error(words: list[str], error: Exception) -> int | None:
     if error.filename is None:
         _discard_output()
     return Exit.USAGE
+
+
+def _address_space() -> str:
+    """The limit of the address space of this process, in words."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return "no limit" if limit == resource.RLIM_INFINITY else f"limit of this process: {limit} bytes"
 
 
 def _discard_output() -> None:

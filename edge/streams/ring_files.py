@@ -5,6 +5,9 @@ has them. The others are declared lost, by a log line each and in the ring itsel
 them and continues after them. A ring with an unusable header, of another version, or older than the log, is
 renamed to NAME.ring.bad, with a warning. None of this prevents a start. Only one such file per name is kept,
 because it occupies memory, and none if a new ring has no room otherwise.
+
+A file that cannot be opened, because of its owner, its mode or a lack of memory, has its records. It stays as
+it is, and the start is refused.
 """
 
 from __future__ import annotations
@@ -142,11 +145,11 @@ def _left_behind(path: Path, past: LoggedRecords | None) -> Ring | None:
         return reattached(path, past)
     except WriterAlive as error:
         raise RingsUnavailable(f"{ring_file(path)}: written by another process", hint="stop it") from error
-    except (RingError, FileNotFoundError, PermissionError) as error:
+    except (RingError, FileNotFoundError) as error:
         if ring_file(path).exists():
             _rename_unusable(path, error)
         return None
-    except OSError as error:
+    except OSError as error:  # also a wrong owner or mode: the records are there
         file = error.filename or ring_file(path)  # or the cursor file
         raise RingsUnavailable(
             f"{file}: cannot be opened: {error.strerror}", hint=remedy_of(error)

@@ -194,3 +194,15 @@ def test_the_version_is_shown_and_a_misspelled_verb_is_named(capsys: pytest.Capt
     assert error["hint"] == "did you mean `brim status`?"
     assert main(["report"]) == Exit.USAGE  # a job of `brim spark`, and near to reply
     assert "did you mean `brim spark report`?" in capsys.readouterr().err
+
+
+def test_a_lack_of_memory_has_a_remedy_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("edge.cli.check.run", lambda arguments: bytearray(1 << 62))
+    assert main(["check", "brim.toml"]) == Exit.USAGE
+    error = capsys.readouterr().err
+    assert error.startswith("brim check: not enough memory (")
+    assert "MemoryMax=" in error
+    assert main(["check", "brim.toml", "--json"]) == Exit.USAGE
+    assert json.loads(capsys.readouterr().err)["error"].startswith("not enough memory (")

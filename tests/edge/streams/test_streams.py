@@ -13,6 +13,7 @@ from edge.config.directory_lock import DirectoryLock
 from edge.config.schema import Config, Durability, Stream
 from edge.errors import DirectoryBusy, EdgeError, RingsUnavailable
 from edge.streams.epochs import Epochs, unpack_epochs
+from edge.streams.ring_files import ring_to_write
 from edge.streams.streams import Streams
 from ringbuf import Ring
 from ringbuf.ring import cursor_file, ring_file
@@ -21,6 +22,7 @@ from tests.support.project import ROOT
 from tests.support.waiting import PATIENCE_S
 
 RING_BYTES = 1 << 16
+OTHER_USER = 12345
 
 
 @pytest.fixture
@@ -264,6 +266,23 @@ def test_a_cursor_file_that_cannot_be_opened_is_named_with_its_remedy(
     with pytest.raises(RingsUnavailable, match=r"default-0\.cursors: ") as caught:
         Streams.open(config, epochs)
     assert caught.value.hint == "move or remove it"
+
+
+def test_a_ring_that_may_not_be_opened_is_kept_and_named(epochs, runtime_directory):
+    """As after a start by root, or a wrong chmod: its records are there, and a new ring would lose them."""
+    path = runtime_directory / "default-0"
+    Ring.create(path, capacity_bytes=RING_BYTES, epoch=7).close()
+    ring_file(path).chmod(0)
+    user = os.geteuid()
+    os.chown(runtime_directory, user or OTHER_USER, -1)
+    os.seteuid(user or OTHER_USER)  # root may open every file
+    try:
+        with pytest.raises(RingsUnavailable, match=r"default-0\.ring: cannot be opened: Perm") as caught:
+            ring_to_write(path, RING_BYTES, epochs, prepare=Ring.writer)
+    finally:
+        os.seteuid(user)
+    assert caught.value.hint == "let the user of this process read and write it"
+    assert ring_file(path).exists()
 
 
 FULL = """
