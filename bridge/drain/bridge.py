@@ -44,7 +44,8 @@ from bridge.errors import (
 from bridge.sinks.interface import Omitting, Sink
 from bridge.sinks.merging import merging_store
 from bridge.sinks.registry import open_sink
-from bridge.source.partition_source import BrokerLog, RecordLog
+from bridge.source.broker_log import BrokerLog
+from bridge.source.partition_source import RecordLog
 from persistence.stats import MILLISECOND_NS, LatencyHistogram
 from ringbuf.reader_wakeup import Sleeper
 

@@ -24,7 +24,8 @@ from bridge.errors import InvalidCommand
 from bridge.format.cursor import Cursor
 from bridge.sinks.interface import RecordSink, Sink
 from bridge.sinks.registry import open_sink
-from bridge.source.partition_source import BrokerLog, RecordLog
+from bridge.source.broker_log import BrokerLog
+from bridge.source.partition_source import RecordLog
 
 
 def rename_edge(settings: BridgeSettings, old: str, new: str) -> str:

@@ -39,10 +39,7 @@ from bridge.format.drained_file import EXTENT_HEADER_BYTES, HEADER_BYTES
 from bridge.format.lake_epoch import ring_epoch
 from bridge.format.record_batch import RecordBatch, RecordRun
 from persistence.durable_file import is_unreadable, problem_of
-from persistence.files import OsFiles
-from persistence.read.directories import places
-from persistence.read.log_reader import Epoch, LogReader
-from persistence.read.merged_reader import MergedReader
+from persistence.read.log_reader import Epoch
 from ringbuf import Range, Reader, Ring, bytes_of_records, copied, scan_records
 from ringbuf.errors import Corrupt, OffsetGone, Overrun, RingError
 
@@ -74,32 +71,6 @@ class RecordLog(Protocol):
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """Epochs of a ring that the log has, in their order."""
-
-
-class BrokerLog:
-    """Logs of a broker in another process. Each call looks up the range that is durable now."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._readers: dict[Path, LogReader] = {}
-        self._merged = MergedReader(self._looked)
-
-    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
-        """See RecordLog."""
-        return self._merged.read(ring_name, epoch, offset, limit_bytes)
-
-    def epochs(self, ring_name: str) -> list[Epoch]:
-        """See RecordLog."""
-        return self._merged.epochs(ring_name)
-
-    def _looked(self, ring_name: str) -> list[LogReader]:
-        ranges = []
-        for place in places(self._directory, ring_name):
-            reader = self._readers.setdefault(place, LogReader(OsFiles(), str(place)))
-            with suppress(FileNotFoundError):  # the broker has not created it yet
-                reader.refresh()
-                ranges.append(reader)
-        return ranges
 
 
 class RingName(NamedTuple):

@@ -34,7 +34,7 @@ from persistence.errors import is_process_limit
 from persistence.files import OsFiles
 from persistence.free_disk_space import DiskRules, floors, segment_bytes_for
 from persistence.log.copied_rings import CopiedRing, CopiedRingsWriter
-from persistence.read.directories import home, is_shared, logs_in
+from persistence.read.directories import home, logs_in, may_have
 from persistence.read.merged_reader import MergedReader
 from persistence.segment.format import SEGMENT_SUFFIX
 from ringbuf import Ring
@@ -82,6 +82,7 @@ class LogSet:
         self._threads: dict[Path, LogThread] = {}
         self._ends: dict[str, RingEnd] = {}
         self._homes: dict[str, Path] = {}
+        self._recovered: dict[Path, frozenset[str]] = {}  # rings that a start found in each log
         self._wake = -1
         self._adding, self._stopped = threading.Lock(), False
         self._blocking = threading.Lock()  # held while a thread gets its cause for blocking
@@ -243,7 +244,7 @@ class LogSet:
         directories = [
             log_of_directory.reader
             for directory, log_of_directory in self._logs.items()
-            if directory == self.directory or is_shared(directory) or directory.name == ring_name
+            if may_have(self.directory, directory, ring_name) or ring_name in self._recovered[directory]
         ]
         own = self._homes.get(ring_name)
         if own is not None:
@@ -351,9 +352,13 @@ class LogSet:
         except (LogError, OSError) as error:
             opened.close()
             raise _unusable(directory, error) from error
+        self._recovered[directory] = frozenset(report.rings)
         self._logs = {**self._logs, directory: opened}  # other threads may read the table
         details = {"segments": report.segments, "rings": len(report.rings), "damaged": len(report.damage)}
         log.info("log recovered %s", pairs(**details, directory=directory))
+        if foreign := sorted(name for name in report.rings if not may_have(self.directory, directory, name)):
+            text = "log of one ring has records of others, which are read; check the mounts of its disk %s"
+            log.warning(text, pairs(directory=directory, rings=",".join(foreign)))
         for name, end in report.rings.items():
             self._ends[name] = max(end, self._ends.get(name, end))
         for ring_log in self._logs.values():

@@ -23,7 +23,7 @@ from edge.mqtt.topic_filters import matches
 from persistence import Epoch, LogReader, OsFiles
 from persistence.durable_file import is_unreadable, problem_of, remedy_of
 from persistence.read.directories import logs_in, may_have
-from persistence.read.merged_reader import MergedReader
+from persistence.read.merged_reader import MergedReader, foreign_rings, rings_of
 from persistence.segment.salvaging_files import SalvagingFiles
 from persistence.segment.verified_reader import record_headers
 from ringbuf import FLAG_PROPERTIES, RECORD_HEADER_BYTES, Range
@@ -55,6 +55,7 @@ class LogView:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._readers: dict[Path, LogReader] = {}
+        self._foreign: dict[Path, set[str]] = {}  # rings in the log of another ring: exchanged disks
         self._merged = MergedReader(self._of_ring)
         self.refresh()
 
@@ -70,6 +71,8 @@ class LogView:
                 raise EdgeError(f"log {directory}: {error.strerror}", hint=AS_BROKER) from error
             except OSError as error:
                 raise _unreadable(directory, error) from error
+            if directory not in self._readers:
+                self._foreign[directory] = foreign_rings(self.directory, directory, reader)
             self._readers[directory] = reader
         if not any(reader.bases() or reader.archive.bases() for reader in self._readers.values()):
             hint = 'name its directory with --log; streams with durability "process" have no log'
@@ -90,7 +93,7 @@ class LogView:
     def rings(self) -> list[str]:
         """Names of all rings in the logs. Raises EdgeError on a disk error, as all methods below."""
         with self._disk():
-            return sorted({name for reader in self._readers.values() for name in _rings_of(reader)})
+            return sorted({name for reader in self._readers.values() for name in rings_of(reader)})
 
     def short(self, directory: Path) -> str:
         """Name of a log for people: "." is the shared one."""
@@ -145,19 +148,17 @@ class LogView:
             raise _unreadable(self.directory, error) from error
 
     def _of_ring(self, ring_name: str) -> Sequence[LogReader]:
-        readers = self.readers.items()
-        return [reader for place, reader in readers if may_have(self.directory, place, ring_name)]
+        return [
+            reader
+            for place, reader in self.readers.items()
+            if may_have(self.directory, place, ring_name) or ring_name in self._foreign[place]
+        ]
 
 
 def _unreadable(directory: Path, error: OSError) -> EdgeError:
     dmesg = "see the kernel's messages (dmesg), and `brim segments verify`"
     hint = remedy_of(error) if error.filename and is_unreadable(error) else dmesg
     return EdgeError(f"log {directory} cannot be read: {problem_of(error)}", hint=hint)
-
-
-def _rings_of(reader: LogReader) -> set[str]:
-    """Ring names of one log: its last segment names all of them, if it is readable."""
-    return set(reader.ends()) or {ring.name for segment in reader.segments() for ring in segment.rings}
 
 
 class ScanPosition:

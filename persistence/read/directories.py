@@ -8,7 +8,8 @@
 All of them are logs of one format (format.py), each with its lock.  Owns only the names.
 
 The log of a ring may change from one start to the next.  Earlier records stay in the earlier log and are read
-there: a reader uses all places() of a ring, not only its home().
+there: a reader uses all logs that may_have() the ring, not only its home().  It also uses logs of other
+single rings that have records of the ring (merged_reader.py: foreign_rings()).
 """
 
 from __future__ import annotations
@@ -48,13 +49,11 @@ def logs_in(directory: Path) -> list[Path]:
     return [directory, *(directory / name for name in ours)]
 
 
-def places(directory: Path, ring_name: str) -> list[Path]:
-    """The directories that may have records of a ring: all logs except those of other single rings."""
-    return [place for place in logs_in(directory) if may_have(directory, place, ring_name)]
-
-
 def may_have(directory: Path, place: Path, ring_name: str) -> bool:
-    """True if the log in `place`, one of logs_in(directory), may have records of the ring."""
+    """True if the log in `place`, one of logs_in(directory), may have records of the ring.
+
+    Only the logs of other single rings may not.
+    """
     return place == directory or place.name == ring_name or is_shared(place)
 
 

@@ -14,7 +14,9 @@ has gaps anyway, ends before the first record of another log.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from persistence.read.directories import may_have
 from persistence.read.log_reader import Epoch, LogReader
 from ringbuf import Range
 
@@ -69,6 +71,18 @@ class MergedReader:
             end = max([end, *ends])
             offsets += [offset] if ends and offset < ends[0] else []
         return min(offsets, default=end)
+
+
+def rings_of(reader: LogReader) -> set[str]:
+    """Ring names of one log: its last segment names all of them, if it is readable."""
+    return set(reader.ends()) or {ring.name for segment in reader.segments() for ring in segment.rings}
+
+
+def foreign_rings(directory: Path, place: Path, reader: LogReader) -> set[str]:
+    """Rings that a log in `place` has, and that it may_have() not: such directories were exchanged."""
+    if may_have(directory, place, ""):
+        return set()
+    return {name for name in rings_of(reader) if not may_have(directory, place, name)}
 
 
 def _first(candidates: list[list[Range]], begin: Callable[[list[Range]], int]) -> list[Range]:

@@ -9,7 +9,8 @@ from bridge.format.file_builder import build
 from bridge.format.file_parser import parse, verify
 from bridge.format.record_batch import RecordBatch, RecordRun
 from bridge.format.write_intent import WriteIntent
-from bridge.source.partition_source import BrokerLog, PartitionSource, RecordBuffer, RingName, find_rings
+from bridge.source.broker_log import BrokerLog
+from bridge.source.partition_source import PartitionSource, RecordBuffer, RingName, find_rings
 from persistence import Log, LogThread
 from ringbuf import FLAG_UNCHECKED, Claim, Range, Ring
 from ringbuf.record import decode

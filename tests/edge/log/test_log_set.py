@@ -7,10 +7,11 @@ from threading import Event
 
 import pytest
 
-from bridge.source.partition_source import BrokerLog
+from bridge.source.broker_log import BrokerLog
 from edge.config.schema import Durability, Stream
 from edge.errors import EdgeError
 from edge.log.log_set import LogSet, Placing
+from edge.log.offline_reader import LogView
 from persistence import LoggedRing
 from persistence.read.directories import home, logs_in, worker_of
 from ringbuf import Range, Ring
@@ -215,3 +216,25 @@ def test_a_log_directory_that_is_a_file_is_named_with_a_remedy(tmp_path: Path) -
         logs.open({"disk-0": True})
     logs.close()
     assert error.value.hint == "move or remove it, or set another [log] directory"
+
+
+def test_logs_of_exchanged_directories_are_read_and_reported(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of two disks with each other's place in a table of mounts."""
+    first, second, between = tmp_path / "a-0", tmp_path / "b-0", tmp_path / "between"
+    with rings(runtime_directory, ["a-0", "b-0"]) as made:
+        with logged(tmp_path, made, isolated=True):
+            publish(made, "a", "b")
+        for before, now in ((first, between), (second, first), (between, second)):
+            before.rename(now)
+        for expected in (["a", "b", "c"], ["a", "b", "c", "d"]):
+            with logged(tmp_path, made, isolated=True) as logs:
+                publish(made, expected[-1])
+                assert logs.status()["records"] == 2, "records were written again"
+                assert [payloads(logs, name) for name in made] == [expected] * 2
+            assert [payloads(BrokerLog(tmp_path), name) for name in made] == [expected] * 2
+            view = LogView(tmp_path)
+            assert [tuple(it) for name in made for it in view.epochs(name)] == [(7, 0, len(expected))] * 2
+    assert "log of one ring has records of others" in caplog.text
+    assert "rings=b-0" in caplog.text
