@@ -83,7 +83,8 @@ def make_backup(
         os.rename(partial, target)
         OsFiles().dirsync(str(target.absolute().parent))
     except EdgeError as error:
-        raise EdgeError(f"backup not made: {error}", hint=f"rm -r {partial}; {error.hint}") from error
+        hint = "; ".join(filter(None, (f"rm -r {partial}", error.hint)))
+        raise EdgeError(f"backup not made: {error}", hint=hint) from error
     except OSError as error:
         place = error.filename or partial
         raise EdgeError(

@@ -31,11 +31,12 @@ from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, counted
 from edge.cli.progress import progress
 from edge.config.directory_lock import DirectoryLock
-from edge.errors import AccessDenied, BrokerUnreachable, EdgeError
+from edge.errors import AccessDenied, BrokerUnreachable, DirectoryBusy, EdgeError
 from edge.local.protocol import Connection, Save, Saved, SettingList, Settings
 from edge.terminal_escape import escaped
 
 SAVE_S, SAVE_LOOK_S = 60.0, 0.05
+BROKER_WAIT_S, BROKER_LOOK_S = 10.0, 0.1  # a broker that starts or ends
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,21 +74,34 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _broker(arguments: argparse.Namespace) -> Iterator[tuple[BrokerFiles, Connection | None]]:
-    """Files of the broker, and a connection to it; None: it does not run, and its directory is locked."""
+    """Files of the broker, and a connection to it; None: it does not run, and its directory is locked.
+
+    Waits for a broker that starts or ends meanwhile.
+    """
     wanted = configured(arguments)
     named = arguments.runtime_dir or (wanted.runtime_dir if arguments.config else None)
-    connection = _connection(named)
-    if connection is not None:
-        with connection:
-            files = BrokerFiles.of_settings(connection.request(Settings(), SettingList).settings)
-            if arguments.state_dir in (None, files.state_dir):
-                yield files, connection
-                return
-    if not wanted.state_dir.is_dir():
-        hint = "name the broker by --config, --state-dir, --runtime-dir or --instance"
-        raise EdgeError(f"no broker runs, and {wanted.state_dir} does not exist", hint=hint)
-    with DirectoryLock(wanted.state_dir, "backup"):
-        yield BrokerFiles.of_config(wanted), None
+    until = time.monotonic() + BROKER_WAIT_S
+    while True:
+        connection = _connection(named)
+        if connection is not None:
+            with connection:
+                files = BrokerFiles.of_settings(connection.request(Settings(), SettingList).settings)
+                if arguments.state_dir in (None, files.state_dir):
+                    yield files, connection
+                    return
+        if not wanted.state_dir.is_dir():
+            hint = "name the broker by --config, --state-dir, --runtime-dir or --instance"
+            raise EdgeError(f"no broker runs, and {wanted.state_dir} does not exist", hint=hint)
+        try:
+            lock = DirectoryLock(wanted.state_dir, "backup")
+        except DirectoryBusy as busy:
+            if busy.verb or time.monotonic() > until:
+                raise
+            time.sleep(BROKER_LOOK_S)
+            continue
+        with lock:
+            yield BrokerFiles.of_config(wanted), None
+        return
 
 
 def _connection(runtime_dir: Path | None) -> Connection | None:

@@ -6,12 +6,16 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from edge.backup.manifest import read_manifest
+from edge.cli import main
+from edge.config.directory_lock import DirectoryLock
 from tests.support.brim_process import BrimProcess
 from tests.support.other_user import GROUP, USER, other_user_or_skip
 from tests.support.paho_client import Paho
@@ -213,6 +217,21 @@ def test_the_lock_names_the_command_that_works_on_the_directory(scene: Scene) ->
     scene.lose_everything()
     assert scene.brim("restore", scene.backup)[0] == 0
     assert lock.read_text().split()[1:] == ["restore"]
+
+
+def test_a_backup_waits_for_a_broker_that_starts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.publish(1)
+    scene.broker.stop()
+    starting = DirectoryLock(scene.directory / "state")
+
+    def start(_: float) -> None:
+        monkeypatch.undo()
+        starting.close()
+        scene.broker.start()
+
+    monkeypatch.setattr(time, "sleep", start)
+    assert main(["backup", str(scene.backup), "--config", f"{scene.directory}/brim.toml"]) == 0
+    assert read_manifest(scene.backup).is_live
 
 
 def test_nothing_is_overwritten(scene: Scene) -> None:
