@@ -164,6 +164,10 @@ class Bridge:
         """
         return self._submit(partial(skip, stream=stream, partition=partition))
 
+    def preview_skip(self, stream: str | None = None, partition: int | None = None) -> Future[list[str]]:
+        """The sentences of skip(), which passes over nothing."""
+        return self._submit(partial(skip, stream=stream, partition=partition, preview=True))
+
     def backfill(self, stream: str, partition: int, first_offset: int) -> Future[list[str]]:
         """Drain again from `first_offset` of the present epoch on, in parallel with live records.
 

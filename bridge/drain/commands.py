@@ -12,14 +12,15 @@ from collections.abc import Callable
 from bridge.drain.drain import Drain
 from bridge.errors import InvalidCommand
 from bridge.format.cursor import Cursor
+from bridge.rangeset import count, subtract
 from bridge.source.partition_source import RingName
 
 DrainCommand = Callable[[Drain], list[str]]
 
 
-def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str]:
+def skip(drain: Drain, stream: str | None, partition: int | None, *, preview: bool = False) -> list[str]:
     """Pass over all records that wait and are not in flight. The next file of each partition declares them
-    skipped.
+    skipped. The sentences have their number; with `preview` nothing is passed over.
 
     Raises InvalidCommand: no such partition was ever drained.
     """
@@ -33,17 +34,31 @@ def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str]:
             f"no records were drained of stream {stream or 'any'}, partition {partition or 'any'}",
             hint="see the partitions in `brim bridge status --json`",
         )
-    lines = []
+    lines, total = [], 0
     for key, cursor in selection.items():
         name = RingName(*key)
         source = drain.partitions.sources.get(name)
         end = source.end_offset() if source is not None and not source.moved_on(cursor.epoch) else None
-        first = (drain.cursor_of(name) or cursor).next_offset
-        if end is None or end <= first:
+        reached = drain.cursor_of(name) or cursor
+        if end is None or end <= (first := reached.next_offset):
             continue
-        drain.redirect(name, cursor.passed(end))
-        lines.append(f"{name.ring}: offsets {first} to {end - 1} are skipped")
+        drained = [(start, stop - 1) for start, stop in reached.ahead if start < stop]
+        records = count(subtract([(first, end - 1)], drained))
+        if not preview:
+            drain.redirect(name, cursor.passed(end))
+        offsets = f"offset {first}" if end == first + 1 else f"offsets {first} to {end - 1}"
+        others = " without those that are drained" if records < end - first else ""
+        lines.append(f"{name.ring}: {_skipped(records, preview)}, {offsets}{others}")
+        total += records
+    if len(lines) > 1:
+        lines.append(f"{len(lines)} partitions: {_skipped(total, preview)}")
     return lines or ["nothing waits"]
+
+
+def _skipped(records: int, preview: bool) -> str:
+    """Sentence about a number of records."""
+    noun, verb = ("record", "is") if records == 1 else ("records", "are")
+    return f"{records:,} {noun} {'would be' if preview else verb} skipped"
 
 
 def backfill(drain: Drain, stream: str, partition: int, first_offset: int) -> list[str]:

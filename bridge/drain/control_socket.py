@@ -8,6 +8,7 @@ bridge and root may send requests.
     pause        effects     sentences about the effect of a command
     resume       effects
     skip         effects     pass over what waits, of a stream or partition, or of all
+    previewskip  effects     the effects that skip would have
     backfill     effects     drain a partition again, from an offset
 
 Version 2 has "op" and "version", as the control socket of the broker; version 1 had "do" instead.
@@ -67,6 +68,10 @@ class Skip(ControlRequest, frozen=True):
     partition: Number | None = None
 
 
+class PreviewSkip(Skip, frozen=True):
+    """Query: the records that Skip would pass over."""
+
+
 class Backfill(ControlRequest, frozen=True):
     """Command: drain again from an offset of the present epoch."""
 
@@ -87,7 +92,7 @@ class Effects(Message, frozen=True):
     lines: tuple[str, ...]
 
 
-Command = Pause | Resume | Skip | Backfill
+Command = Pause | Resume | Skip | PreviewSkip | Backfill
 
 PROTOCOL: Final = Protocol(
     "bridge",
@@ -172,6 +177,8 @@ class ControlSocket(Server[Peer]):
                 return self._bridge.pause()
             case Resume():
                 return self._bridge.resume()
+            case PreviewSkip():
+                return self._bridge.preview_skip(command.stream, command.partition)
             case Skip():
                 return self._bridge.skip(command.stream, command.partition)
             case Backfill():

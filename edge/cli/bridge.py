@@ -5,6 +5,7 @@
     brim bridge status                          lag, losses, errors
     brim bridge pause lake; brim bridge resume lake
     brim bridge skip lake --stream cameras      skip waiting records; drained files declare them as skipped
+    brim bridge skip lake --dry-run             only show the number of records and their offsets
     brim bridge backfill lake --stream default --partition 0 --from 5000
     brim bridge rename-edge press-1 press-7 --config brim.toml    after a change of edge_id
 
@@ -111,6 +112,8 @@ def _add_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             verb.add_argument(
                 "--partition", type=int, metavar="N", default=0 if required else None, help=which
             )
+        if command == "skip":
+            verb.add_argument("--dry-run", action="store_true", help="only show what would be skipped")
         if command == "backfill":
             verb.add_argument(
                 "--from", dest="first_offset", type=int, required=True, metavar="OFFSET", help="first offset"
@@ -211,7 +214,7 @@ def _rename_edge(arguments: argparse.Namespace) -> int:
 
 
 def _send_command(arguments: argparse.Namespace) -> int:
-    from bridge.drain.control_socket import Backfill, Command, Pause, Resume, Skip, names, send
+    from bridge.drain.control_socket import Backfill, Command, Pause, PreviewSkip, Resume, Skip, names, send
 
     directory = runtime_directory(arguments.runtime_dir)
     command: Command
@@ -221,7 +224,8 @@ def _send_command(arguments: argparse.Namespace) -> int:
         case "resume":
             command = Resume()
         case "skip":
-            command = Skip(arguments.stream, arguments.partition)
+            request = PreviewSkip if arguments.dry_run else Skip
+            command = request(arguments.stream, arguments.partition)
         case _:
             command = Backfill(arguments.stream, arguments.partition, arguments.first_offset)
     name = arguments.name or _only(directory)

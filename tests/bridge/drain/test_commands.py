@@ -13,6 +13,7 @@ from bridge.errors import SinkUnavailable
 from bridge.format.cursor import Cursor
 from bridge.format.write_intent import WriteIntent
 from bridge.rangeset import union
+from bridge.source.partition_source import RingName
 from tests.support import bridges
 from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry
 from tests.support.drained_files import footers, offsets_drained
@@ -33,7 +34,11 @@ def test_what_is_under_way_arrives_and_what_waits_behind_it_is_skipped(
             with pytest.raises(SinkUnavailable):
                 run_dry(drained)
             publish(made, 20)
-            assert skip(drained, "default", 0) == ["default-0: offsets 10 to 29 are skipped"]
+            would = ["default-0: 20 records would be skipped, offsets 10 to 29"]
+            for _ in range(2):  # and are not
+                assert skip(drained, "default", 0, preview=True) == would
+            assert skip(drained, "default", 0) == ["default-0: 20 records are skipped, offsets 10 to 29"]
+            assert skip(drained, "default", 0, preview=True) == ["nothing waits"]
             assert skip(drained, "default", 0) == ["nothing waits"]
         with drain(chosen, sink) as drained:  # it outlives the process
             with pytest.raises(SinkUnavailable):
@@ -76,13 +81,44 @@ def test_a_bridge_whose_sink_is_away_does_as_it_is_told(runtime_directory: Path,
         try:
             wait_until(lambda: bridge.state().condition == "retrying")
             publish(made, 5)
-            assert bridge.skip().result(PATIENCE_S) == ["default-0: offsets 10 to 14 are skipped"]
+            assert bridge.skip().result(PATIENCE_S) == ["default-0: 5 records are skipped, offsets 10 to 14"]
             sink.before = []
             assert bridge.flush(20)
         finally:
             bridge.stop()
             sink.close()
     assert offsets_drained(tmp_path / "lake") == {("default", 0, EPOCH): list(range(10))}
+
+
+def test_the_number_of_skipped_records_has_none_that_is_drained_already(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    """Of two partitions; in one of them live records were drained next to a backlog."""
+    chosen = bridges.settings(runtime_directory, tmp_path, file_bytes=4096, live_after_ms=0)
+    with ring(runtime_directory) as made, ring(runtime_directory, "default-1") as other:
+        publish(made, 5)
+        publish(other, 5)
+        with drain(chosen) as drained:
+            run_dry(drained)
+            publish(made, 200)
+            while not drained.checkpoint.cursors["default", 0].ahead:
+                drained.step()
+            publish(made, 20)
+            while max(offsets_drained(tmp_path / "lake")["default", 0, EPOCH]) < 205:
+                drained.step()
+            reached = drained.cursor_of(RingName("default", 0))
+            assert reached is not None
+            covered = {offset for start, stop in reached.ahead for offset in range(start, stop)}
+            waiting = set(range(reached.next_offset, 225)) - covered
+            assert covered
+            publish(other, 1)
+            wanted = [
+                f"default-0: {len(waiting)} records are skipped, offsets {min(waiting)} to 224"
+                " without those that are drained",
+                "default-1: 1 record is skipped, offset 5",
+                f"2 partitions: {len(waiting) + 1} records are skipped",
+            ]
+            assert skip(drained, None, None) == wanted
 
 
 # ---- after any command at any time, each offset is in a file or declared ----

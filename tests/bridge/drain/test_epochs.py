@@ -78,7 +78,7 @@ def test_what_was_passed_over(runtime_directory: Path, tmp_path: Path) -> None:
             publish(made, 10)
             run_dry(drained)
             publish(made, 5)
-            assert skip(drained, None, None) == ["default-0: offsets 10 to 14 are skipped"]
+            assert skip(drained, None, None) == ["default-0: 5 records are skipped, offsets 10 to 14"]
             made.unlink()
         with ring(runtime_directory, epoch=EPOCH + 1) as made:
             publish(made, 3)

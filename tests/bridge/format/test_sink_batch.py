@@ -321,7 +321,9 @@ def test_a_bridge_is_told_by_its_socket(bridge: Bridge, runtime_directory: Path)
         wait_until(lambda: state_of(runtime_directory, "lake")["totals"]["records"] == 10)
         assert send(runtime_directory, "lake", Pause()) == ("bridge lake paused",)
         publish(made, 5)
-        assert send(runtime_directory, "lake", Skip()) == ("default-0: offsets 10 to 14 are skipped",)
+        assert send(runtime_directory, "lake", Skip()) == (
+            "default-0: 5 records are skipped, offsets 10 to 14",
+        )
         assert send(runtime_directory, "lake", Resume()) == ("bridge lake resumed",)
         said = send(runtime_directory, "lake", Backfill("default", 0, 12))
         assert said == ("default-0: offsets 12 to 14 are drained again",)

@@ -405,7 +405,8 @@ def told_what_to_do(site, lake: Path, capsys) -> None:
     asyncio.run(publish(site, "plant/1", 7))
     wait_until(lambda: "7 records behind" in tell("status"))
     assert drained(lake) == there
-    assert "offsets 15 to 21 are skipped" in tell("skip", "lake", "--stream", "default")
+    assert "7 records would be skipped, offsets 15 to 21" in tell("skip", "lake", "--dry-run")
+    assert "7 records are skipped, offsets 15 to 21" in tell("skip", "lake", "--stream", "default")
     assert "resumed" in tell("resume", "lake")
     asyncio.run(publish(site, "plant/1", 1))
     wait_until(lambda: site.status()["bridges"][0]["totals"]["records"] == 6)  # a file is there before that

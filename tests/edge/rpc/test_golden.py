@@ -55,6 +55,7 @@ BRIDGE: dict[str, Any] = {
     "request resume": of_bridge.Resume(),
     "request skip": of_bridge.Skip("press", 0),
     "request skip, all": of_bridge.Skip(),
+    "request previewskip": of_bridge.PreviewSkip("press", 0),
     "request backfill": of_bridge.Backfill("press", 0, 5_000),
     "answer report": of_bridge.Report({"name": "lake", "partitions": []}),
     "answer effects": of_bridge.Effects(("press-0: offsets 1 to 2 are skipped",)),
