@@ -1,4 +1,4 @@
-"""Schema of a Delta table over time: rules for a batch with other columns than the table.
+"""Schema of a table over time: rules for a batch with other columns than a table with a log.
 
     a new column              is added to the table; null in earlier records
     a column that is absent   is null
@@ -8,22 +8,30 @@
                               the column is null
     other capital letters     the same column: Spark and Delta ignore case in names
 
+A plain table has no schema, and no reader joins files in which a column has several types, not even int and
+double. So another type than that of the last batch is refused.
+
 Owns the Spark expressions for these rules; tables.py owns the log.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+from pyarrow import parquet
 from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
+from bridge.errors import SourceOptionError
 from bridge.payloads.schema import UNDECODED
+from bridge.spark.table_places import names_in, opened, parquet_files
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
+SPARK_COLUMNS = b"org.apache.spark.sql.parquet.row.metadata"  # in the footer of each file that Spark writes
 SAID = "_undecoded_and_misfits"  # no field can have this name
 
 
@@ -48,6 +56,31 @@ def fitted(frame: DataFrame, table: StructType) -> DataFrame:
     joined = f.concat_ws("; ", *before, *misfits)
     undecoded = f.nullif(joined, f.lit("")).alias(SAID)
     return frame.select(*columns, undecoded).drop(UNDECODED).withColumnRenamed(SAID, UNDECODED)
+
+
+def refuse_other_types(table: str, columns: StructType) -> None:
+    """Raise SourceOptionError if the last batch of a plain table has a column with another type."""
+    known = {field.name.lower(): field for field in _last_columns(table).fields}
+    for field in columns.fields:
+        there = known.get(field.name.lower(), field)
+        before, now = there.dataType.simpleString(), field.dataType.simpleString()
+        if before != now:
+            text = f"column {field.name} is {before} in {table}, and would be {now}"
+            hint = "give the field another name, or begin another table (--to) from all records"
+            raise SourceOptionError(text, hint=hint)
+
+
+def _last_columns(table: str) -> StructType:
+    """Columns of the last batch that has a file; none: no file, or only Spark can reach the table."""
+    batches = sorted((name for name in names_in(table) if name.startswith("batch=")), reverse=True)
+    for batch in batches:
+        paths = [file.path for file in parquet_files(f"{table}/{batch}") if "/_temporary/" not in file.path]
+        if paths:
+            filesystem, _ = opened(table)
+            with filesystem.open_input_file(paths[0]) as file:
+                text = (parquet.read_metadata(file).metadata or {}).get(SPARK_COLUMNS)
+            return StructType.fromJson(json.loads(text)) if text else StructType()
+    return StructType()
 
 
 def _cast(column: Column, old: DataType, new: DataType) -> tuple[Column, Column]:

@@ -46,7 +46,7 @@ from bridge.spark.jobs.common import (
     reason_of,
     spark_of,
 )
-from bridge.spark.schema_evolution import fitted
+from bridge.spark.schema_evolution import fitted, refuse_other_types
 from bridge.spark.table_layout import logged_directory_of, write_files
 from bridge.spark.table_places import (
     checked_state,
@@ -110,6 +110,8 @@ def ingest(
     """
     target = opened_target(table, checkpoint, form)
     source = spark.readStream.format("brim").options(mode="PERMISSIVE", **dict(options or {})).load(root)
+    if target.log is None:
+        refuse_other_types(target.table, source.schema)
     return start(source, target, every_s)
 
 

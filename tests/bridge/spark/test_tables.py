@@ -91,6 +91,26 @@ def test_silver_is_typed_keeps_records_with_a_misfit_and_puts_what_does_not_deco
     assert bad["_corrupt_record"] == "no msgpack, or cut short"
 
 
+def test_a_field_with_another_type_is_refused_by_a_plain_table(
+    spark: Any, tmp_path: Path, capsys: Said
+) -> None:
+    lake, table, schema = tmp_path / "lake", tmp_path / "silver", tmp_path / "payloads.toml"
+
+    def run(number: int, fields: str) -> int:
+        schema.write_text(f'[[payload]]\ntopic = "#"\nformat = "json"\nfields = {{ {fields} }}\n')
+        store(lake, drained_file_of(number, number, drain_seq=number + 1, payload=lambda _: b'{"temp": 2}'))
+        return silver.main([str(lake), "--to", str(table), "--payloads", str(schema)])
+
+    assert run(0, 'temp = "double", rpm = "int"') == 0
+    (table / "batch=000000009" / "_temporary" / "0").mkdir(parents=True)  # killed
+    (table / "batch=000000009" / "_temporary" / "0" / "part-0.parquet").touch()
+    for number, name, before, after in (1, "temp", "double", "string"), (2, "rpm", "int", "double"):
+        assert run(number, f'{name} = "{after}"') == 2
+        assert f"column {name} is {before} in {table}, and would be {after}" in capsys.readouterr().err
+    assert run(3, 'temp = "double", note = "string"') == 0
+    assert spark.read.option("mergeSchema", True).parquet(str(table)).count() == 4
+
+
 def test_compaction_keeps_the_columns_that_only_some_batches_have(spark: Any, tmp_path: Path) -> None:
     batches: list[dict[str, Any]] = [{"a": [1]}, {"a": [2], "b": ["x"]}, {"b": ["y"]}, {"a": [4]}, {"a": [5]}]
     for batch, columns in enumerate(batches):
