@@ -1,8 +1,8 @@
 """Layout of the files of Delta and Iceberg tables: one day in each file, rows sorted by topic.
 
-    TABLE/batch-000000012/5f0c6e1d9a42/dt=2026-01-31/part-*.parquet
+    TABLE/batch-000000012/019ab3c4d5e6f7a8b/dt=2026-01-31/part-*.parquet
 
-Each run of a job has a directory with a random name below that of a batch: its attempt. So two jobs that
+Each run of a job has a directory of its own below that of a batch: its attempt. So two jobs that
 write the same batch share no path. The log decides which attempt counts, and has each number once. The other
 attempts are deleted after the commit, or by --clean-hours.
 

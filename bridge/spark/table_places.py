@@ -6,7 +6,8 @@
     TABLE.state/iceberg.json           catalogue and name of an Iceberg table (iceberg_log.py)
     TABLE.state/write.lock             an flock: one job writes a table on this machine
     TABLE.state/compact.lock           an flock: one job maintains it
-    TABLE.state/NAME/                  marks, open minutes, late minutes: see each job
+    TABLE.state/marks/, open/          state for the next batch (job_state.py)
+    TABLE.state/late/batch=...         minutes of late values (jobs/live.py)
 
 TABLE holds only the table, so TABLE/** is right for every engine. Versions before kept the state in TABLE/_*.
 Such a table is refused, with the commands that move its state.
@@ -17,8 +18,9 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -86,6 +88,23 @@ def parquet_files(directory: str) -> list[Any]:
     )
 
 
+def directory_of(batch: int) -> str:
+    """Directory of a batch in a plain table, and in the state."""
+    return f"batch={batch:09d}"
+
+
+def new_attempt() -> str:
+    """Name of a run of a job, in the order of time."""
+    return f"{time.time_ns() // 1_000_000:011x}{os.urandom(3).hex()}"
+
+
+def forget(directory: str, name: str) -> None:
+    """Delete `name`. If only Spark can reach the directory, it stays."""
+    with suppress(pa.ArrowInvalid, OSError):
+        filesystem, path = opened(directory)
+        filesystem.delete_dir(f"{path}/{name}")
+
+
 def state_of(table: str) -> str:
     """Directory of the state. Raises SourceOptionError: the table would be a whole bucket."""
     place = table.rstrip("/")
@@ -108,6 +127,11 @@ def checked_state(table: str) -> str:
     return state
 
 
+def has_locks(directory: str) -> bool:
+    """True if a path is of this machine's file system; object stores and HDFS have no locks."""
+    return "://" not in directory.removeprefix("file://")
+
+
 @contextmanager
 def table_lock(table: str, use: Literal["write", "compact"]) -> Iterator[None]:
     """Lock one use of a table on this machine, where its file system has locks; object stores have none.
@@ -116,7 +140,7 @@ def table_lock(table: str, use: Literal["write", "compact"]) -> Iterator[None]:
     """
     state = checked_state(table).removeprefix("file://")
     with ExitStack() as opened_file:
-        if "://" not in state:
+        if has_locks(state):
             try:
                 os.makedirs(state, exist_ok=True)
                 file = opened_file.enter_context(open(f"{state}/{use}.lock", "wb"))

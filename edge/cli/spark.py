@@ -4,7 +4,7 @@
     brim spark report /srv/lake --to report.html          one page: gaps, volume, lag, late data
     brim spark JOB --help                                 options of a job
 
-    brim spark --submit "--master spark://host:7077" bronze s3://bucket/lake --to s3a://bucket/bronze
+    brim spark --submit "--master spark://host:7077" bronze s3://b/lake --to s3a://b/bronze --format delta
 
 Without --submit the job runs on this machine, in this process. With --submit, spark-submit runs it with the
 given options; its command line is printed first. On a terminal a job shows its progress.

@@ -1,7 +1,7 @@
 """Bronze: drained files into a table, each record exactly once, with payloads not decoded.
 
     python -m bridge.spark.jobs.bronze /srv/lake --to /srv/bronze              # present files, then end
-    spark-submit .../bronze.py s3://bucket/lake --to s3a://bucket/bronze --every 60
+    spark-submit .../bronze.py s3://bucket/lake --to s3a://bucket/bronze --format delta --every 60
 
 The table is Parquet with one directory per batch: TABLE/batch=000000012/part-*.parquet, with the columns of
 bridge/arrow/schema.py and `batch`. A batch that is run again replaces its directory. The files that it reads
@@ -9,7 +9,9 @@ are fixed by its offsets, which Spark saves first. So a record is in the table o
 crashes, and for every reader: Spark, duckdb, polars, pandas. (Spark's own Parquet sink is exactly once only
 for Spark: files of interrupted batches stay, and other readers count them.) While a batch is being written a
 reader may see a part of it. With --format delta or iceberg a log names the files that count (tables.py): then
-readers see whole batches, and the rows are partitioned by day and sorted by topic (table_layout.py).
+readers see whole batches, and the rows are partitioned by day and sorted by topic (table_layout.py). In an
+object store or HDFS nothing locks a table, and two jobs at once lose or double records of a plain one. So a
+new table needs --format there.
 
 The default checkpoint is TABLE.state/checkpoint, next to the table: both together are the state. A new
 checkpoint for a table that has batches is refused, because numbers of batches would be given twice.
@@ -24,13 +26,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
 from pyspark.sql import functions as f
 
 from bridge.arrow.schema import CORRUPT
@@ -50,9 +49,11 @@ from bridge.spark.schema_evolution import fitted, refuse_other_types
 from bridge.spark.table_layout import logged_directory_of, write_files
 from bridge.spark.table_places import (
     checked_state,
+    directory_of,
+    forget,
     is_there,
     names_in,
-    opened,
+    new_attempt,
     parquet_files,
     table_lock,
     taken,
@@ -189,11 +190,6 @@ def _write(frame: DataFrame, target: TableTarget, batch: int) -> tuple[int, int]
     return int(counted["good"]), int(counted["bad"])
 
 
-def directory_of(batch: int) -> str:
-    """Directory of a batch in a plain table, and in the state."""
-    return f"batch={batch:09d}"
-
-
 def opened_target(table: str, checkpoint: str, form: TableFormat) -> TableTarget:
     """The table, its log and its checkpoint; default: TABLE.state/checkpoint.
 
@@ -215,7 +211,7 @@ def opened_target(table: str, checkpoint: str, form: TableFormat) -> TableTarget
         raise SourceOptionError(
             text, hint="write another table, or give the format of this one with --format"
         )
-    return TableTarget(table, checkpoint, state, log, uuid.uuid4().hex[:12])
+    return TableTarget(table, checkpoint, state, log, new_attempt())
 
 
 def _has_rows(table: str, checkpoint: str) -> bool:
@@ -223,13 +219,6 @@ def _has_rows(table: str, checkpoint: str) -> bool:
     committed = [int(name) for name in names_in(f"{checkpoint}/commits") if name.isdigit()]
     names = (form(batch) for batch in committed for form in (directory_of, logged_directory_of))
     return any(parquet_files(f"{table}/{name}") for name in names)
-
-
-def forget(directory: str, name: str) -> None:
-    """Delete `name`. If only Spark can reach the directory, it stays."""
-    with suppress(pa.ArrowInvalid, OSError):
-        filesystem, path = opened(directory)
-        filesystem.delete_dir(f"{path}/{name}")
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -16,6 +16,7 @@ from bridge.payloads.schema import RAW, UNDECODED
 from bridge.spark.landing_zone import Landing
 from bridge.spark.options import SourceOptions
 from bridge.spark.session import session
+from bridge.spark.table_places import has_locks, is_there
 from bridge.spark.tables import FORMATS, TableFormat
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
         help="run without end, a batch at this interval (default: one batch)",
     )
     parser.add_argument(
-        "--format", choices=FORMATS, default=FORMATS[0], help="format of the table (default: %(default)s)"
+        "--format",
+        choices=FORMATS,
+        help="format of the table (default: parquet; a new table in an object store or HDFS has none)",
     )
     parser.add_argument(
         "--catalog",
@@ -101,11 +104,25 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def format_of_arguments(arguments: argparse.Namespace) -> TableFormat:
-    """The format of the command line. Raises SourceOptionError."""
-    if arguments.format != "iceberg" and (arguments.catalog or arguments.name):
-        text = f"a table of the format {arguments.format} has no catalogue"
+    """The format of the command line. Raises SourceOptionError, TableUnreachable."""
+    kind = arguments.format or FORMATS[0]
+    if kind != "iceberg" and (arguments.catalog or arguments.name):
+        text = f"a table of the format {kind} has no catalogue"
         raise SourceOptionError(text, hint="write --format iceberg, or leave out --catalog and --name")
-    return TableFormat(arguments.format, arguments.catalog, arguments.name)
+    if kind == FORMATS[0] and not has_locks(arguments.to):
+        _accept_without_lock(arguments.to, chosen=arguments.format is not None)
+    return TableFormat(kind, arguments.catalog, arguments.name)
+
+
+def _accept_without_lock(table: str, *, chosen: bool) -> None:
+    """Warn of a plain Parquet table that nothing locks. Raises SourceOptionError: a new one, not `chosen`."""
+    text = f"nothing locks {table}: two jobs at once lose or double records of a plain Parquet table"
+    if chosen or is_there(table, "batch="):
+        remedy = "start one at a time, or begin another table with --format delta or iceberg"
+        print(f"warning: {text}; {remedy}", file=sys.stderr)
+        return
+    hint = "choose --format delta or iceberg, or --format parquet if never two jobs write the table at once"
+    raise SourceOptionError(text, hint=hint)
 
 
 def follow(query: StreamingQuery) -> None:

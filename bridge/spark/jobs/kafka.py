@@ -30,6 +30,7 @@ from pyspark.sql import functions as f
 from bridge.arrow.schema import CORRUPT, DDL
 from bridge.errors import SourceOptionError
 from bridge.rangeset import Ranges, overlap, union
+from bridge.spark.job_state import state_before, write_state
 from bridge.spark.jobs import bronze
 from bridge.spark.jobs.bronze import IDENTITY
 from bridge.spark.jobs.common import (
@@ -39,8 +40,7 @@ from bridge.spark.jobs.common import (
     pairs,
     spark_of,
 )
-from bridge.spark.table_layout import write_files
-from bridge.spark.table_places import state_of, table_lock
+from bridge.spark.table_places import table_lock
 from bridge.spark.tables import TableFormat, log_of, read_table
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 SOURCE, RECORD, PROPERTIES = "brim-source", "brim-record", "mqtt-properties"
 WHOSE = ("edge", "stream", "partition", "epoch")
 MARKED = f"{DDL.partition(', offset ')[0]}, first long, last long"
-MARKS_KEPT = 3  # batches
 RANGES_MAX = 16  # of one source; above this number neighbours are joined, and more of the table is read
 ASKED_MAX = 32  # ranges in the condition of a table scan; above this number only their ends
 
@@ -106,26 +105,24 @@ def _header(name: str) -> Column:
 # ---- each record once ----
 
 
-def once(spark: SparkSession, frame: DataFrame, table: str, batch: int) -> DataFrame:
+def once(spark: SparkSession, frame: DataFrame, target: bronze.TableTarget, batch: int) -> DataFrame:
     """Records of a batch without those that came before; and the marks for the next batch."""
-    marks = f"{state_of(table)}/marks"
+    marks = f"{target.state}/marks"
     good = f.col(CORRUPT).isNull()
     ends = (
         frame.where(good).groupBy(*WHOSE).agg(f.min("offset").alias("first"), f.max("offset").alias("last"))
     )
     ends_by_key, before = (
         _marks(ends),
-        _marks(spark.read.parquet(f"{marks}/{bronze.directory_of(batch - 1)}")) if batch else {},
+        _marks(state_before(spark, marks, batch, MARKED)),
     )
     both = {
         whose: few(ends_by_key.get(whose, []) + before.get(whose, [])) for whose in {**before, **ends_by_key}
     }
     rows = [(*whose, *offset_range) for whose, ranges in both.items() for offset_range in ranges]
-    directory = f"{marks}/{bronze.directory_of(batch)}"
-    write_files(spark.createDataFrame(rows, MARKED).coalesce(1), directory, by_day=False)
-    bronze.forget(marks, bronze.directory_of(batch - MARKS_KEPT))
+    write_state(spark.createDataFrame(rows, MARKED), marks, batch, target.attempt)
     fresh = frame.where(good).dropDuplicates(list(IDENTITY))
-    if known := _known(spark, ends_by_key, before, table, batch):
+    if known := _known(spark, ends_by_key, before, target.table, batch):
         fresh = fresh.join(known, list(IDENTITY), "left_anti")
     return fresh.unionByName(frame.where(~good))
 
@@ -203,7 +200,7 @@ def ingest(
     rows = records(source)
 
     def prepare(frame: DataFrame, batch: int) -> DataFrame:
-        return once(spark, frame, table, batch)
+        return once(spark, frame, target, batch)
 
     return bronze.start(rows, target, every_s, prepare=prepare)
 
@@ -222,6 +219,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
+    form = format_of_arguments(arguments)
     with table_lock(arguments.to, "write"):
         query, outcome = ingest(
             spark_of(arguments, "brim kafka"),
@@ -229,7 +227,7 @@ def job(arguments: argparse.Namespace) -> int:
             arguments.topic,
             arguments.to,
             checkpoint=arguments.checkpoint,
-            form=format_of_arguments(arguments),
+            form=form,
             every_s=arguments.every,
             options=pairs(arguments.option, "--option"),
         )

@@ -1,7 +1,7 @@
 """Live: count, minimum, mean and maximum by device and minute, from the files as they arrive.
 
     python -m bridge.spark.jobs.live /srv/lake --to /srv/minutes --field temp --delay 600 --every 10
-    spark-submit .../live.py s3://bucket/lake --to s3a://bucket/minutes --field temp
+    spark-submit .../live.py s3://bucket/lake --to s3a://bucket/minutes --field temp --format delta
 
 The figures of windows.py as a stream. A minute is written once, when it is closed, to TABLE/batch=000000012,
 with the columns edge, device, minute, count, min, avg, max, undecodable. A minute is closed when its edge has
@@ -17,9 +17,10 @@ shall not appear in late. A watermark is at most AHEAD_S ahead of the clock of t
 whose clock was once in the future would have all its later minutes in late. Records with a later time are
 counted (`ahead`), and their minute is closed when its time has come.
 
-State: TABLE.state/open/batch=..., the open minutes, and TABLE.state/marks/batch=..., the watermark of each
-edge; both for the end of that batch. A batch that is run again after a crash begins with the state of the
-batch before, and replaces its output, so every record is counted once. There is one open minute per minute
+State (job_state.py): TABLE.state/open, the open minutes, and TABLE.state/marks, the watermark of each edge;
+both for the end of each of the last batches. A batch that is run again after a crash begins with the state of
+the batch before, and replaces its output, so every record is counted once. Its clock is the time that Spark
+has noted for the batch, so the same batch always closes the same minutes. There is one open minute per minute
 and device within the delay. With --format delta or iceberg the minutes of a batch are one commit. Records
 that do not verify are left out here: bronze.py keeps them.
 """
@@ -28,7 +29,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as f
 
 from bridge.errors import SourceOptionError
+from bridge.spark.job_state import state_before, write_state
 from bridge.spark.jobs import bronze, windows
 from bridge.spark.jobs.common import (
     add_stream_arguments,
@@ -46,7 +47,7 @@ from bridge.spark.jobs.common import (
     spark_of,
 )
 from bridge.spark.table_layout import write_files
-from bridge.spark.table_places import table_lock
+from bridge.spark.table_places import directory_of, table_lock
 from bridge.spark.tables import TableFormat
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DELAY_S = 600.0
-AHEAD_S = 60.0  # of an edge's clock before the driver's: more than clocks that are kept right differ by
-KEPT = 3  # batches of state
+AHEAD_S = 60  # of an edge's clock before the driver's: more than clocks that are kept right differ by
+AHEAD_US = AHEAD_S * 1_000_000
 OPEN = (
     "edge string, device string, minute timestamp, over timestamp, "
     "count long, sum double, min double, max double, undecodable long"
@@ -97,7 +98,7 @@ def ingest(
     target = bronze.opened_target(table, checkpoint, form)
     source = spark.readStream.format("brim").options(**{**dict(options or {}), "mode": "DROPMALFORMED"})
     records = source.load(root).select("edge", "topic", "timestamp", "payload")
-    values = windows.with_value(records, payload, field)
+    values = windows.with_value(records, payload, field).withColumn("now", f.current_timestamp())
     outcome = LiveResult(table)
 
     def take(frame: DataFrame, batch: int) -> None:
@@ -115,46 +116,58 @@ def ingest(
 def step(
     spark: SparkSession, values: DataFrame, target: bronze.TableTarget, batch: int, delay_s: float
 ) -> WindowStep:
-    """One batch of values with the columns edge, topic, timestamp, value."""
-    where = _Places(target, batch)
-    latest = f.timestamp_micros(f.lit(round((time.time() + AHEAD_S) * 1e6)))
-    bounded = f.least("seen", latest).alias("seen")
-    marks = where.before(spark, "marks", MARKS).select("edge", bounded)
+    """One batch of values with the columns edge, topic, timestamp, value, and now: the time of the batch."""
+    latest = f.timestamp_micros(f.unix_micros("now") + AHEAD_US)
+    places = {name: f"{target.state}/{name}" for name in ("marks", "open")}
+    marks = state_before(spark, places["marks"], batch, MARKS)
     known = f.broadcast(marks.withColumnRenamed("seen", "known"))
     window = f.window("timestamp", windows.WINDOW)
     parts = (
         values.withColumns({"device": f.col("topic"), "minute": window["start"], "over": window["end"]})
         .join(known, "edge", "left")
+        .withColumn("known", f.when(f.col("known").isNotNull(), f.least("known", latest)))
         .groupBy(*KEY, "known")
-        .agg(*_aggregates(), f.max("timestamp").alias("seen"), _count_behind(latest).alias("ahead"))
+        .agg(
+            *_aggregates(), f.max("timestamp").alias("seen"), _count_behind(latest), f.max("now").alias("now")
+        )
         .persist()
     )
     try:
-        marks = (
-            marks.unionByName(parts.select("edge", bounded)).groupBy("edge").agg(f.max("seen").alias("seen"))
-        )
-        where.write(marks, "marks")
+        marks, ahead = _advanced(marks, parts)
+        at_end = write_state(marks, places["marks"], batch, target.attempt)
         is_late = f.coalesce(_is_over("known", delay_s), f.lit(False))
         late_s = (f.unix_micros("known") - f.unix_micros("over")) / 1e6
-        where.write(shown(parts.where(is_late), late_s.alias("late_s")), "late")
-        before = where.before(spark, "open", OPEN)
+        late = shown(parts.where(is_late), late_s.alias("late_s")).coalesce(1)
+        write_files(late, f"{target.state}/late/{directory_of(batch)}", by_day=False)
+        before = state_before(spark, places["open"], batch, OPEN)
         both = before.unionByName(parts.where(~is_late).select(*before.columns))
         merged = both.groupBy(*KEY).agg(
             *(f.sum(name).alias(name) for name in ("count", "sum", "undecodable")),
             f.min("min").alias("min"),
             f.max("max").alias("max"),
         )
-        now = f.broadcast(spark.read.schema(MARKS).parquet(where.path("marks")))
-        judged = merged.join(now, "edge").withColumn("is_over", _is_over("seen", delay_s)).persist()
-        where.write(judged.where(~f.col("is_over")).select(*before.columns), "open")
-        where.write(shown(judged.where("is_over")), "")
+        seen = f.broadcast(spark.read.schema(MARKS).parquet(at_end))
+        judged = merged.join(seen, "edge").withColumn("is_over", _is_over("seen", delay_s)).persist()
+        still_open = judged.where(~f.col("is_over")).select(*before.columns)
+        write_state(still_open, places["open"], batch, target.attempt)
+        directory = f"{target.table}/{target.directory(batch)}"
+        write_files(shown(judged.where("is_over")), directory, by_day=target.log is not None)
         ended = judged.where("is_over").count()
         judged.unpersist()
-        return WindowStep(
-            ended, sum(row.ahead or 0 for row in parts.agg(f.sum("ahead").alias("ahead")).collect())
-        )
+        return WindowStep(ended, ahead)
     finally:
         parts.unpersist()
+
+
+def _advanced(marks: DataFrame, parts: DataFrame) -> tuple[DataFrame, int]:
+    """The watermarks after a batch, and the number of values too far ahead of the time of the batch."""
+    totals = parts.agg(f.sum("ahead").alias("ahead"), f.max(f.unix_micros("now")).alias("now")).first()
+    assert totals is not None
+    seen = marks.unionByName(parts.select("edge", "seen")).groupBy("edge").agg(f.max("seen").alias("seen"))
+    if totals.now is None:  # a batch without values
+        return seen, 0
+    bound = f.timestamp_micros(f.lit(totals.now + AHEAD_US))
+    return seen.select("edge", f.least("seen", bound).alias("seen")), totals.ahead
 
 
 def _aggregates() -> list[Column]:
@@ -168,7 +181,7 @@ def _aggregates() -> list[Column]:
 
 
 def _count_behind(latest: Column) -> Column:
-    return f.count_if(f.col("timestamp") > latest)
+    return f.count_if(f.col("timestamp") > latest).alias("ahead")
 
 
 def _is_over(seen: str, delay_s: float) -> Column:
@@ -180,32 +193,6 @@ def shown(minutes: DataFrame, *more: Column) -> DataFrame:
     """Open minutes with the columns of the table, and further ones."""
     mean = (f.col("sum") / f.nullif(f.col("count"), f.lit(0))).alias("avg")
     return minutes.select("edge", "device", "minute", "count", "min", mean, "max", "undecodable", *more)
-
-
-class _Places:
-    """Directories that a batch reads and writes."""
-
-    def __init__(self, target: bronze.TableTarget, batch: int) -> None:
-        self._target, self._batch = target, batch
-
-    def path(self, name: str, batch: int | None = None) -> str:
-        number = self._batch if batch is None else batch
-        if name:
-            return f"{self._target.state}/{name}/{bronze.directory_of(number)}"
-        return f"{self._target.table}/{self._target.directory(number)}"
-
-    def before(self, spark: SparkSession, name: str, schema: str) -> DataFrame:
-        """The state after the previous batch."""
-        if self._batch == 0:
-            return spark.createDataFrame([], schema)
-        return spark.read.schema(schema).parquet(self.path(name, self._batch - 1))
-
-    def write(self, frame: DataFrame, name: str) -> None:
-        """Write a frame, replacing the output of an earlier run of this batch."""
-        few = frame.coalesce(1) if name else frame
-        write_files(few, self.path(name), by_day=not name and self._target.log is not None)
-        if name in {"marks", "open"}:
-            bronze.forget(f"{self._target.state}/{name}", bronze.directory_of(self._batch - KEPT))
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -231,6 +218,7 @@ def job(arguments: argparse.Namespace) -> int:
     """Run the job, and return its exit status."""
     options = pairs(arguments.option, "--option")
     check_source(arguments.root, options)
+    form = format_of_arguments(arguments)
     with table_lock(arguments.to, "write"):
         query, outcome = ingest(
             spark_of(arguments, "brim live"),
@@ -239,16 +227,14 @@ def job(arguments: argparse.Namespace) -> int:
             payload=arguments.payload,
             field=arguments.field,
             delay_s=arguments.delay,
-            form=format_of_arguments(arguments),
+            form=form,
             checkpoint=arguments.checkpoint,
             every_s=arguments.every,
             options=options,
         )
         status = bronze.finish(query, outcome, as_json=arguments.json, noun="minutes")
     if outcome.ahead:
-        text = (
-            f"{outcome.ahead} values are stamped more than {AHEAD_S:g} s ahead of the clock of this machine"
-        )
+        text = f"{outcome.ahead} values are stamped more than {AHEAD_S} s ahead of the clock of this machine"
         print(f"warning: {text}; look at the clocks of their edges", file=sys.stderr)
     return status
 

@@ -1,7 +1,8 @@
 """Silver: drained files into a table of typed columns, with payloads decoded by a payload schema.
 
     python -m bridge.spark.jobs.silver /srv/lake --to /srv/silver --payloads payloads.toml
-    spark-submit .../silver.py s3://bucket/lake --to s3a://bucket/silver --payloads payloads.toml --every 60
+    spark-submit .../silver.py s3://bucket/lake --to s3a://bucket/silver --payloads payloads.toml
+        --format delta --every 60
 
 Each record exactly once, as in bronze.py: the same directories of batches, checkpoint and quarantine. The
 columns are those of a record without properties and payload, those of the schema

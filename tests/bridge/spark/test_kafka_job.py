@@ -19,7 +19,7 @@ from bridge.arrow.schema import CORRUPT
 from bridge.errors import SourceOptionError
 from bridge.format.file_builder import DrainedFile
 from bridge.rangeset import subtract
-from bridge.spark.jobs import kafka
+from bridge.spark.jobs import bronze, kafka
 from ringbuf.record import RecordHeader
 from tests.support.drained_files import EPOCH, T0_NS, drained_file_of, record, store
 
@@ -60,8 +60,9 @@ def batches(
     found = []
     for number, rows in enumerate(given):
         frame = form(spark.createDataFrame(rows, SCHEMA))
-        for _ in range(runs):  # more than one: killed after it has been written
-            made = kafka.once(spark, frame, str(table), number)
+        for run in range(runs):  # more than one: killed after it has been written
+            target = bronze.TableTarget(str(table), "", f"{table}.state", None, f"{number}{run}")
+            made = kafka.once(spark, frame, target, number)
             added = made.orderBy("offset").collect()
             good = made.where(f.col(CORRUPT).isNull()).drop(CORRUPT)
             good.write.mode("overwrite").parquet(f"{table}/batch={number:09d}")

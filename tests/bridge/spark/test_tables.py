@@ -17,7 +17,9 @@ from pyarrow import fs
 
 from bridge.errors import TableUnreachable
 from bridge.spark import tables
-from bridge.spark.jobs import bronze, compact, gaps, latest, replay, silver
+from bridge.spark.jobs import bronze, compact, gaps, kafka, latest, live, replay, silver
+from bridge.spark.jobs.common import format_of_arguments
+from bridge.spark.table_places import opened
 from tests.support.cut_line import CutLine
 from tests.support.drained_files import drained_file_of, store
 from tests.support.s3_server import make_bucket, s3_server
@@ -192,6 +194,43 @@ def test_a_store_that_denies_or_is_away_holds_no_one_knows_what(monkeypatch: pyt
             bronze.opened_target("s3a://lake-of-tests/table", "", bronze.PLAIN)
         line.mend()
         assert tables.format_of("s3a://lake-of-tests/table") == "parquet"
+
+
+def test_a_new_plain_table_where_nothing_locks_it_is_refused_unless_it_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    pytest.importorskip("moto", reason="needs moto: pip install 'moto[server]'")
+    for name, value in {"ACCESS_KEY_ID": "who", "SECRET_ACCESS_KEY": "secret", "REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    lake, table = tmp_path / "lake", "s3a://lake-of-tests/bronze"
+    store(lake, drained_file_of(0, 9))
+    (payloads := tmp_path / "payloads.toml").write_text(SCHEMA)
+
+    def kind(place: str, *more: str) -> str:
+        given = bronze.arguments().parse_args([str(lake), "--to", place, *more])
+        return format_of_arguments(given).kind
+
+    with s3_server() as url:
+        make_bucket(url, "lake-of-tests")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        for main, words in (
+            (bronze.main, []),
+            (silver.main, ["--payloads", str(payloads)]),
+            (live.main, []),
+            (kafka.main, ["topic"]),
+        ):
+            assert main([str(lake), *words, "--to", table]) == 2
+            assert "lose or double records of a plain Parquet table" in (said := capsys.readouterr().err)
+            assert "--format delta or iceberg, or --format parquet if" in said
+        for kind_, more in (("delta", ["--format=delta"]), ("parquet", ["--format=parquet"])):
+            assert kind(table, *more) == kind_
+            assert ("warning: nothing locks" in capsys.readouterr().err) == (kind_ == "parquet")
+        for local in (str(tmp_path / "bronze"), f"file://{tmp_path}/bronze"):
+            assert (kind(local), capsys.readouterr().err) == ("parquet", "")
+        filesystem, root = opened(table)
+        filesystem.create_dir(f"{root}/batch=000000000")
+        assert kind(table) == "parquet"
+        assert "warning: nothing locks" in capsys.readouterr().err
 
 
 def test_compaction_replaces_batches_in_a_store_that_moves_no_directories() -> None:
