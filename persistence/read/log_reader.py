@@ -35,7 +35,7 @@ from persistence.segment.format import EXTENT_HEADER_BYTES
 from persistence.segment.salvaging_files import SalvagingFiles
 from persistence.segment.scan import DamagedRange, SegmentTable
 from persistence.segment.segment_info import SegmentInfo
-from persistence.segment.verified_reader import from_offset, from_time, is_reused, verified
+from persistence.segment.verified_reader import from_offset, from_time, verified
 from persistence.segment.writer import Pending
 from persistence.stats import ReadStats
 from ringbuf import Range
@@ -414,7 +414,7 @@ class LogReader:
                 self._read_ahead(handle, wanted_rows, limit_bytes)
                 for row in wanted_rows:
                     ranges += verified(self._files, handle, table, ring_name, epoch, row, self.add_damage)
-                there = bool(ranges) or not is_reused(self._files, handle, table)
+                there = True
             if not there:
                 self.archive.refresh()  # it may be archived now
                 return []

@@ -39,7 +39,7 @@ def verified(
         if same and (not row.whole or extent_verifies(table.seed, unpack_extent(data), data)):
             times = scan.first_timestamp_ns, scan.last_timestamp_ns
             return [Range(row.ring_position, epoch, row.first_offset, row.count, *times, body)]
-    if is_reused(files, handle, table):
+    if _is_reused(files, handle, table):
         return []
     window = Window(row.first_offset, row.first_offset + row.count)
     ranges = [_range(body, epoch, row, run) for run in runs_of(body, epoch, window)]
@@ -53,7 +53,7 @@ def verified(
     return ranges
 
 
-def is_reused(files: Files, handle: int, table: SegmentTable) -> bool:
+def _is_reused(files: Files, handle: int, table: SegmentTable) -> bool:
     """True if the file was reused for another segment."""
     try:
         return read_header(files, handle) != table.header

@@ -158,6 +158,21 @@ def archived_end(files: SimFiles, name: str, epoch: int) -> int:
     return Archive(files, DIRECTORY).end_offset(name, epoch)
 
 
+def test_a_new_segment_behind_archives_moves_no_end_of_the_segment_before_them() -> None:
+    written = typical()
+    ends = ends_of(written.files)
+    first, *later = ends
+    for base in later:
+        archive_segment(written.files, DIRECTORY, base, ends[base], group_bytes=SMALL)
+        written.files.unlink(f"{DIRECTORY}/{segment_name(base)}")
+    log, _ = recovered(written.files)
+    log.join("a-0", 8, 0)
+    log.write()
+    assert log.reader.bases() == [first, later[-1] + ends[later[-1]]]
+    assert log.reader.end_of(first) == ends[first]
+    log.close()
+
+
 def test_a_segment_before_an_archive_ends_where_the_archive_begins() -> None:
     """Its footer behind that end is not damage, also if a start must read the segment."""
     files, log, _ = many_topics(60, list(range(5000)))
@@ -193,10 +208,13 @@ def test_what_is_archived_while_it_is_looked_for_is_not_missed(monkeypatch: pyte
     assert reader.read("a-0", 7, 0, 1)[0].offset == 0
 
 
-def test_another_process_s_archive_is_found_when_the_segment_has_gone() -> None:
+@pytest.mark.parametrize("was_read", [False, True])
+def test_another_process_s_archive_is_found_when_the_segment_has_gone(was_read: bool) -> None:
     written = typical()
     reader = LogReader(written.files, DIRECTORY)
     reader.refresh()
+    if was_read:  # so the reader knows where the records were
+        assert reader.read("a-0", 7, 0, 1)[0].offset == 0
     archive_first(written.files, 1)
     assert reader.read("a-0", 7, 0, 1)[0].offset == 0
 

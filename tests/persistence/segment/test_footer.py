@@ -217,6 +217,15 @@ def test_the_log_itself_is_not_touched_and_recovery_does_not_mind() -> None:
         assert len(read_all(later, name, EPOCH)) == len(its)
 
 
+def test_a_reader_sees_a_footer_that_the_writer_has_written_since() -> None:
+    files, log, _ = many_topics(30, list(range(5000)))
+    reader = reader_of(files)
+    assert not any(segment.indexed for segment in reader.segments())
+    log.run_maintenance()
+    reader.refresh()
+    assert reader.segments()[-2].indexed
+
+
 def test_a_segment_whose_end_is_not_known_waits_for_its_footer() -> None:
     """Behind too early an end a footer would be written over records."""
     files, log, _ = many_topics(60, list(range(5000)))
