@@ -123,6 +123,20 @@ def test_a_file_whose_intent_cannot_be_saved_is_not_sent(
     assert offsets_drained(tmp_path / "lake") == {("default", 0, EPOCH): list(range(10))}
 
 
+def test_a_stop_waits_for_the_files_in_flight_and_saves_the_progress(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    sink = Gates(tmp_path / "lake")
+    chosen = settings(runtime_directory, tmp_path, window=2)
+    with ring(runtime_directory) as made, drain(chosen, sink) as drained:
+        publish(made, 10)
+        begin_all(drained, 1)
+        sink.open[1].set()
+        drained.finish()
+    (saved,) = cursors_in(chosen.checkpoint_path) or []
+    assert saved.next_offset == 10
+
+
 def test_a_file_that_is_given_up_leaves_its_number_and_its_loss_to_the_next(
     runtime_directory: Path, tmp_path: Path
 ) -> None:

@@ -74,16 +74,19 @@ Machine = tuple[Ring, SteppedDrain]
 
 @contextmanager
 def two_machines(
-    runtime_directory: Path, directory: Path, store: Any, days_off: int
+    runtime_directory: Path, directory: Path, store: Any, days_off: int, epochs_off: int = 0
 ) -> Iterator[list[Machine]]:
-    """Two machines with one edge id, of which the second has a clock that is some days ahead."""
+    """Two machines with one edge id, of which the second has a clock that is some days ahead.
+
+    `epochs_off`: the ring of the second has so much higher an epoch.
+    """
     machines = []
     with ExitStack() as stack:
-        for name, days in ("one", 0), ("two", days_off):
+        for name, days, epoch in ("one", 0, EPOCH), ("two", days_off, EPOCH + epochs_off):
             runtime, root = runtime_directory / name, directory / name
             runtime.mkdir()
             Installation.open(root / "state").begin_life(EPOCH)
-            made = stack.enter_context(ring(runtime))
+            made = stack.enter_context(ring(runtime, epoch=epoch))
             sink = stack.enter_context(closing(ObjectSink(store, "memory://lake")))
             clock = DaysAhead(days)
             machines.append((made, stack.enter_context(drain(settings(runtime, root), sink, clock=clock))))
@@ -104,12 +107,13 @@ def files_in(obstore: ModuleType, store: Any) -> list[FileName]:
     return [name for name in names if name is not None]
 
 
-@pytest.mark.parametrize("days_off", [0, 2, -2])
+@pytest.mark.parametrize(("days_off", "epochs_off"), [(0, 0), (2, 0), (-2, 0), (0, 5), (0, -5)])
 def test_machines_with_one_edge_id_that_hold_the_lease_in_turns_give_no_number_twice(
-    runtime_directory: Path, tmp_path: Path, obstore: ModuleType, days_off: int
+    runtime_directory: Path, tmp_path: Path, obstore: ModuleType, days_off: int, epochs_off: int
 ) -> None:
+    """Each drains its own records once, also if the rings of the other one have later epochs."""
     store = obstore.store.MemoryStore()
-    with two_machines(runtime_directory, tmp_path, store, days_off) as machines:
+    with two_machines(runtime_directory, tmp_path, store, days_off, epochs_off) as machines:
         for _ in range(3):
             for made, drained in machines:
                 publish(made, 5)
@@ -152,6 +156,30 @@ def test_a_file_that_was_put_on_a_lost_lease_stays_unless_its_number_was_given_a
     assert [name.first_offset for name in files] == [0, 0]
     winner = other if other_puts else stopped
     assert [winner.installation.owns(name.epoch) for name in sorted(files)] == [True, False]
+
+
+def test_a_restored_checkpoint_of_an_earlier_installation_sends_no_record_of_this_one_again(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    """The state directory has lost the identity, and gets a new one; the ring keeps its epoch."""
+    chosen = settings(runtime_directory, tmp_path)
+    with ring(runtime_directory) as made:
+        Installation.open(chosen.state_dir).begin_life(EPOCH)
+        publish(made, 5)
+        with drain(chosen) as drained:
+            run_dry(drained)
+            drained.finish()
+        backup = chosen.checkpoint_path.read_bytes()
+        for file in chosen.state_dir.glob("installation*"):
+            file.unlink()
+        Installation.open(chosen.state_dir).begin_life(EPOCH)
+        for _ in range(2):
+            publish(made, 5)
+            chosen.checkpoint_path.write_bytes(backup)
+            with drain(chosen) as drained:
+                run_dry(drained)
+    earlier, present = offsets_drained(tmp_path / "lake").values()
+    assert (earlier, present) == (list(range(5)), list(range(15)))
 
 
 class DaysAhead(type(SYSTEM)):  # type: ignore[misc]
