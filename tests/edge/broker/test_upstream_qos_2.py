@@ -3,6 +3,7 @@ client may send it again; a record that they have is stored once.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,13 @@ from edge.broker.durability import RingDurability
 from edge.config.schema import Durability
 from edge.engine.engine import EngineLimits
 from edge.mqtt import Connect, PubComp, Publish, PubRec, PubRel, ReasonCode, Version
+from edge.recovery.read_journal import SavedState, read_saved_state
+from edge.session_store.snapshot_file import ENTRIES
+from tests.support import kept_bench
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
 
+FREED = 8  # MQ_J_FREED, in the fourth byte of an entry
 VERSIONS = pytest.mark.parametrize("version", [Version.V311, Version.V5])
 
 
@@ -160,6 +165,35 @@ def test_a_loss_is_known_after_a_restart(lives: Lives, bench: Bench, version: Ve
     publish(client, 7, b"1", again=True)
     assert client.received() == []
     assert payloads(bench) == [b"1", b"1"]
+
+
+def test_an_identifier_waits_for_its_last_record_if_the_journal_has_lost_its_release(
+    lives: Lives, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged entry of the journal: the identifier has two receipts."""
+    client = connect(bench, Version.V311)
+    publish(client, 7, b"1")
+    drained(bench, 1)
+    client.send(PubRel(7))
+    assert client.received() == [PubRec(7), PubComp(7)]
+    publish(client, 7, b"2")
+
+    def damaged(*arguments: Any) -> SavedState:
+        state = read_saved_state(*arguments)
+        whole = state.frames
+        state.frames = [(kind, body) for kind, body in whole if kind != ENTRIES or body[3] != FREED]
+        assert len(state.frames) == len(whole) - 1
+        return state
+
+    monkeypatch.setattr(kept_bench, "read_saved_state", damaged)
+    bench = lives.restart()
+    client = connect(bench, Version.V311, present=True)
+    publish(client, 7, b"2", again=True)
+    drained(bench, 1)
+    assert client.received() == []
+    drained(bench, 2)
+    assert client.received() == [PubRec(7)]
+    assert payloads(bench) == [b"1", b"2"]
 
 
 def test_a_session_has_a_limit_of_messages_that_wait_for_the_sinks() -> None:

@@ -1,18 +1,24 @@
 """Size of notes: what CONNECT is refused for, because the journal cannot take it; requested snapshots."""
 
+import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo
+from edge.session_store import journal_writer
 from edge.session_store.journal_records import SessionOpened, encode_record
 from edge.session_store.journal_writer import RECORD_HEAD_BYTES, JournalTarget, _longest_record_bytes
+from edge.session_store.snapshot_file import Origin, read_snapshot, write_snapshot
 from ringbuf import Ring
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import Bench
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(
     ["\U0010ffff" * 70_000]
@@ -63,3 +69,69 @@ def test_a_snapshot_that_is_requested_while_another_is_written_follows_it() -> N
             assert journal.saved_round == saved_round
         assert not journal.writing
         bench.broker.stop()
+
+
+def test_a_stop_writes_its_snapshot_after_the_one_that_is_being_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the older one would be the last, and a start would miss what came between."""
+    with (
+        memory_directory() as directory,
+        Bench(directory=directory) as bench,
+        Ring.create(directory / "sessions", capacity_bytes=1 << 20, epoch=1) as ring,
+    ):
+        file, journal = directory / "sessions.state", bench.broker.journal
+        bench.broker.call = lambda function: None
+        bench.broker.keep(JournalTarget(ring, ring.writer(), ((file, False),)))
+        begun, continued = threading.Event(), threading.Event()
+        assert journal._thread is not None
+        submit = journal._thread.submit
+
+        def written(path: Path, origin: Origin, *arguments: Any, **options: Any) -> int:
+            if threading.current_thread() is threading.main_thread():
+                size = write_snapshot(path, origin, *arguments, **options)
+                continued.set()  # too early
+                return size
+            begun.set()
+            assert continued.wait(PATIENCE_S)
+            return write_snapshot(path, origin, *arguments, **options)
+
+        def submitted(function: Callable[..., Any], *arguments: Any) -> Any:
+            result = submit(function, *arguments)
+            if function is int:  # the stop waits for the thread
+                continued.set()
+            return result
+
+        monkeypatch.setattr(journal_writer, "write_snapshot", written)
+        monkeypatch.setattr(journal._thread, "submit", submitted)
+        journal.request_snapshot()
+        assert begun.wait(PATIENCE_S)
+        journal.will_done("c")
+        end = ring.extremes().end_position
+        bench.broker.stop()
+        snapshot = read_snapshot(file, [])
+        assert snapshot is not None
+        assert snapshot.origin.position >= end > 0
+
+
+def test_the_journal_has_failed_before_it_asks_if_its_ring_is_away(tmp_path: Path) -> None:
+    """The log's thread may otherwise take the ring back between the question and the failure."""
+    failures: list[str] = []
+    with (
+        memory_directory() as directory,
+        Bench(directory=directory) as bench,
+        Ring.create(directory / "sessions", capacity_bytes=1 << 20, epoch=1) as ring,
+    ):
+        journal = bench.broker.journal
+
+        def may_spare() -> bool:
+            failures.append(journal.failure)
+            return True
+
+        files = ((tmp_path / "absent" / "sessions.state", True),)
+        spare = (directory / "spare.state",)
+        bench.broker.keep(JournalTarget(ring, ring.writer(), files, spare=spare, may_spare=may_spare))
+        assert spare[0].exists()
+        bench.broker.stop()
+    assert failures
+    assert all(failures)
