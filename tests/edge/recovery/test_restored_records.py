@@ -30,6 +30,7 @@ AUTHORS = [
 NAMES = [
     "a",
     "a/b",
+    "b/a",
     "ä/b",
     "a/+",
     "",
@@ -100,6 +101,15 @@ def content(bench: Bench) -> dict[str, object]:
 @settings(max_examples=examples(100))
 @given(st.lists(PIECE, max_size=4), st.sampled_from([0, 3, 100]))
 @example([[RetainedRecord(b"a", FLAG_RETAIN, 1, b"", b"x", AUTHORS[1])]] * 2, 100)
+@example(
+    [
+        [
+            RetainedRecord(b"a/b", FLAG_RETAIN, 1, b"", b"x", AUTHORS[0]),
+            RetainedRecord(b"b/a", FLAG_RETAIN, 2, b"", b"y", AUTHORS[1]),
+        ]
+    ],
+    100,
+)
 def test_c_restores_what_python_would(pieces: list[list[RetainedRecord]], retained_max: int) -> None:
     with bench_of(retained_max) as one, bench_of(retained_max) as other, TemporaryDirectory() as directory:
         for record in (record for piece in pieces for record in piece):
