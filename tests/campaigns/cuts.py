@@ -10,6 +10,7 @@ told clients what it has found, in rings that survived and in the kernel's memor
 power.
 
 Two clients keep their sessions through all of it, and say at once when the broker does not (exactly_once.py).
+Two more do the same with delayed messages, which may come twice.
 """
 
 import shutil
@@ -34,6 +35,7 @@ from tests.support.waiting import PATIENCE_S
 LEVELS = {"interval": "interval", "disk": "disk", "alone": "disk"}
 KEPT = "kept"  # the stream of the clients that keep their sessions: they are shown what stays
 KEPT_RING = f"{KEPT}-0"
+LATE = "late"  # the stream of delayed messages
 SETTINGS = f"""
 isolated = true  # the last of the above
 [[stream]]
@@ -42,6 +44,14 @@ topics = ["{KEPT}/#"]
 ring_bytes = 4194304
 durability = "disk"
 visible = "durable"
+[[stream]]
+name = "{LATE}"
+topics = ["{LATE}/#"]
+ring_bytes = 4194304
+durability = "disk"
+[delayed]
+enabled = true
+durability = "disk"
 """
 WINDOWS = {"interval": 2, "disk": 64}  # So that what needs no sync does not fill the log.
 LOAD_S = (0.001, 0.05)
@@ -83,15 +93,19 @@ class PowerCuts:
         }
         self.publishers = [it.publisher for it in self.promises.values()]
         self.sender, self.collector = Sender("sender", f"{KEPT}/t"), Collector("collector", f"{KEPT}/#")
-        self.clients: list[OutsideClient] = [*self.publishers, self.sender, self.collector]
+        self.delaying = Sender("delaying", f"$delayed/1/{LATE}/t")
+        self.late = Collector("late", f"{LATE}/#", repeated=True)
+        self.senders, self.collectors = [self.sender, self.delaying], [self.collector, self.late]
+        self.clients: list[OutsideClient] = [*self.publishers, *self.senders, *self.collectors]
         self.counts: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         with ExitStack() as on_failure:
             on_failure.push(self)
             self.broker.start()
-            self.collector.connect(self.broker.port)
-            self._until(lambda: self.collector.subscribed)
+            for collector in self.collectors:
+                collector.connect(self.broker.port)
+            self._until(lambda: all(collector.subscribed for collector in self.collectors))
             on_failure.pop_all()
         return self
 
@@ -135,19 +149,22 @@ class PowerCuts:
         self._pump(self.random.uniform(*LOAD_S))
 
     def settle(self) -> None:
-        """Those who keep their sessions have all there is, once.  Raises Lost."""
-        sender, collector = self.sender, self.collector
-        sender.resting = True
-        sender.connect(self.broker.port)
-        collector.connect(self.broker.port)
-        self._until(lambda: sender.waiting == 0 and len(collector.numbers) >= sender.sent)
-        sender.resting = False
-        if missing := set(range(sender.sent)) - collector.numbers:
-            raise Lost(f"{len(missing)} messages of QoS 2 are lost, the first is {min(missing)}")
+        """Those who keep their sessions have all there is.  Raises Lost."""
+        pairs = list(zip(self.senders, self.collectors, strict=True))
+        for sender, collector in pairs:
+            sender.resting = True
+            sender.connect(self.broker.port)
+            collector.connect(self.broker.port)
+        self._until(lambda: all(sent.waiting == 0 and len(got.numbers) >= sent.sent for sent, got in pairs))
+        for sender, collector in pairs:
+            sender.resting = False
+            if missing := set(range(sender.sent)) - collector.numbers:
+                which = f"of QoS 2 to {sender.topic.decode()} are lost, the first is {min(missing)}"
+                raise Lost(f"{len(missing)} messages {which}")
 
     def _until(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + PATIENCE_S
-        pump([self.sender, self.collector], lambda: condition() or time.monotonic() > end)
+        pump([*self.senders, *self.collectors], lambda: condition() or time.monotonic() > end)
 
     def _pump(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -178,7 +195,8 @@ class PowerCuts:
 
     def acknowledged(self) -> dict[str, int]:
         """Messages by level."""
-        levels = {name: it.acknowledged for name, it in self.promises.items()} | {KEPT: self.sender.done}
+        levels = {name: it.acknowledged for name, it in self.promises.items()}
+        levels |= {KEPT: self.sender.done, LATE: self.delaying.done}
         return {f"acknowledged at {name}": count for name, count in levels.items()}
 
 

@@ -79,11 +79,12 @@ class Sender(_Keeping):
 
 
 class Collector(_Keeping):
-    """Subscribes once in its life.  `numbers`: what it has been given."""
+    """Subscribes once in its life.  `numbers`: what it has been given.  `repeated`: it may come again."""
 
-    def __init__(self, client_id: str, topic_filter: str) -> None:
+    def __init__(self, client_id: str, topic_filter: str, *, repeated: bool = False) -> None:
         super().__init__(client_id)
         self.subscribed = False
+        self._repeated = repeated
         self.numbers: set[int] = set()
         self._filter = topic_filter.encode()
         self._open: set[int] = set()  # identifiers between PUBLISH and PUBREL
@@ -107,7 +108,7 @@ class Collector(_Keeping):
         (identifier,) = struct.unpack_from(">H", body, 2 + length)
         if identifier not in self._open:
             number = number_of(body[4 + length :])
-            if number in self.numbers:
+            if number in self.numbers and not self._repeated:
                 raise Lost(f"{self.client_id}: message {number} has come twice")
             self.numbers.add(number)
             self._open.add(identifier)
