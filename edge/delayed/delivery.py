@@ -267,6 +267,7 @@ class DelayedMessages:
                 transaction.postponed,
                 transaction.ring_cursor,
                 self._clock.pair(),
+                sync=bool(transaction.answers),  # a power cut must not undo a confirmed removal
             )
         self._committed(transaction, taken)
         return not transaction.is_empty

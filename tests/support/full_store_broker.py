@@ -14,13 +14,13 @@ HOLD = Path(os.environ.get("HOLD", ""))
 apply = DelayedStore.apply
 
 
-def refuse(self: DelayedStore, added: Sequence[DelayedMessage], *rest: Any) -> Any:
+def refuse(self: DelayedStore, added: Sequence[DelayedMessage], *rest: Any, **options: Any) -> Any:
     """Fail, or do the same as the store."""
     if added and HOLD.is_file():
         raise sqlite3.OperationalError("database or disk is full")
-    return apply(self, added, *rest)
+    return apply(self, added, *rest, **options)
 
 
 if __name__ == "__main__":
-    DelayedStore.apply = refuse  # type: ignore[assignment, method-assign]
+    DelayedStore.apply = refuse  # type: ignore[method-assign]
     sys.exit(main())

@@ -151,7 +151,7 @@ def test_a_damaged_file_that_cannot_be_replaced_at_once_ends_no_delivery(
 def test_requests_to_cancel_end_although_their_transaction_is_not_committed(
     runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     with messages_in(runtime_directory, tmp_path) as messages:
