@@ -3,6 +3,7 @@
 from edge.auth.access_rule import Access, AccessRule
 from edge.auth.acl import AccessRules
 from edge.auth.interfaces import AllowedFilters, ClientInfo
+from edge.auth.packed_rules import RULES_MAX
 from edge.broker.sessions import Session
 from edge.mqtt import Subscription
 from tests.support.mqtt_bench import Bench
@@ -74,6 +75,22 @@ def test_a_change_of_the_rules_of_one_user_decides_about_no_waiting_message_of_o
         assert set(new.received) == {"ann", "bob"}  # ann as a member of bob's group
         waiting = [len(bench.engine.queue_topics(its.handle)) // 4 for its in (ann, bob, cy, group)]
         assert waiting == [3, 1, 3, 1]
+
+
+def test_waiting_messages_are_denied_also_for_a_user_whose_rules_are_too_many_for_c() -> None:
+    """Also for a group with such a member."""
+    with Bench(access=CountedRules(read("ann", "a/#"), read("bob", "a/#"))) as bench:
+        ann, bob = (session_of(bench, user, "a/#") for user in ("ann", "bob"))
+        for member in (ann, bob):
+            bench.broker.router.subscribe(member, Subscription("$share/g/a/#", 1))
+        (group,) = bench.broker.router._groups.values()
+        for number in range(3):
+            bench.broker.own_messages.offer(f"a/{number}", b"x", 1, b"")
+        many = [read("bob", f"z/{number}") for number in range(RULES_MAX + 1)]
+        bench.broker.acl_changed(CountedRules(read("ann", "a/#"), read("bob", "a/2"), *many))
+        assert bench.broker.router.receive_rules(bob) is None
+        waiting = [len(bench.engine.queue_topics(its.handle)) // 4 for its in (ann, bob, group)]
+        assert waiting == [3, 1, 1]
 
 
 def test_a_change_of_patterns_makes_the_routes_of_all_sessions() -> None:

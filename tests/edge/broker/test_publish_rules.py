@@ -158,6 +158,14 @@ def test_too_many_rules_are_left_to_python(rules: list[AccessRule]) -> None:
         assert allowed(bench.client("c"), ["a/1", "b"], stops=True) == ["a/1"]
 
 
+def test_a_client_that_only_claims_a_name_has_no_rules_of_that_user() -> None:
+    compiled = AccessRules([AccessRule(Access.READWRITE, "a/#", user="ann")])
+    claimed = ClientInfo("c", "ann", "", 0)
+    assert compiled.publish_rules(claimed) == compiled.receive_rules(claimed) == b""
+    proven = ClientInfo("c", "ann", "", 0, identity="ann")
+    assert compiled.publish_rules(proven) == compiled.receive_rules(proven) != b""
+
+
 def test_names_that_exceed_a_filter_are_left_to_python() -> None:
     compiled = AccessRules([AccessRule(Access.WRITE, "%c%c", is_pattern=True)])
     assert compiled.publish_rules(ClientInfo("x" * 40_000, None, "", 0)) is None
