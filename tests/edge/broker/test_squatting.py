@@ -174,6 +174,24 @@ def test_a_session_that_ends_between_two_pages_hides_no_other() -> None:
         assert [row["client_id"] for row in shown] == ["c0", "c1", "c2", "c4", "c5", "c6"]
 
 
+def test_pages_of_sessions_keep_the_order_and_begin_at_the_number_that_is_requested() -> None:
+    with users() as bench:
+        admin, listing = SessionAdmin(bench.broker, bench.stats), SessionListing()
+        names = [f"c{n}" for n in range(8)]
+        for name in names:
+            user(bench, name, "ann").drop()
+
+        def page(first: int, count: int) -> list[str]:
+            rows, _ = admin.page(listing, first, count)
+            return [row["client_id"] for row in rows]
+
+        rows, _ = admin.page(listing, 0, 4)
+        listing.take_back(rows[1:])
+        assert page(1, 4) == names[1:5]
+        assert page(2, 3) == names[2:5]  # as a reader that has lost an answer
+        assert page(7, 3) == names[7:]
+
+
 def test_a_restart_knows_who_has_the_identifier() -> None:
     with Lives(authenticator=Users()) as lives:
         bench = lives.start()
