@@ -1,7 +1,9 @@
 """Delayed messages without sockets: a batch that fails halfway is read again, and losses are counted."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from edge.errors import EdgeError
 from ringbuf import Ring
 from tests.edge.delayed.test_publisher import done_at_once
 from tests.support.mqtt_bench import Bench
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 LIMITS = DelayedLimits(1_000, 1 << 20)
 
@@ -146,6 +148,32 @@ def test_a_damaged_file_that_cannot_be_replaced_at_once_ends_no_delivery(
         with closing(sqlite3.connect(tmp_path / "delayed.sqlite")) as db:
             row = db.execute("SELECT epoch, next_offset, messages FROM state").fetchone()
         assert row == (1, 5, 0)
+
+
+class ClockOfCancels(StoreClock):
+    """A clock by which all messages are due in the transaction that cancels one."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.totals: Counter[str] = Counter()
+
+    def now_ns(self) -> int:
+        return super().now_ns() + (2 * 3_600_000_000_000 if self.totals["cancelled"] else 0)
+
+
+def test_a_message_that_is_due_when_it_is_cancelled_is_not_published(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    """Two requests come in one transaction; one has removed the message."""
+    clock, answers = ClockOfCancels(), [Future[bool](), Future[bool]()]
+    with messages_in(runtime_directory, tmp_path, clock) as messages:
+        clock.totals = messages.totals
+        wait_until(lambda: messages.status()["pending"] == 5)
+        messages._cancels.extend((1, answer) for answer in answers)
+        messages._event.set()
+        assert [answer.result(PATIENCE_S) for answer in answers] == [True, False]
+        wait_until(lambda: messages.status()["pending"] == 0)
+        assert (messages.totals["cancelled"], messages.totals["delivered"]) == (1, 4)
 
 
 def test_requests_to_cancel_end_although_their_transaction_is_not_committed(
