@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 SECRET_BYTES = 32
 
+log = logging.getLogger(__name__)
+
 
 class AuthFiles(Struct, frozen=True):
     """Content of the files. None: the file is not configured."""
@@ -165,6 +167,11 @@ class AuthBackend:
             "password and ACL files reloaded %s",
             pairs(users=len(files.users or ()), changed=len(changed), rules=files.rules is not None),
         )
+        if before.users and not files.users and (self._plugins is None or not self._plugins.authenticator):
+            log.warning(
+                "password file has no users, every login is refused %s",
+                pairs(file=self._paths[0], remedy="add users with brim passwd, then run brim reload"),
+            )
 
     def close(self) -> None:
         """End the threads. Clients that wait for an answer are refused."""

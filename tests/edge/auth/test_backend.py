@@ -1,6 +1,9 @@
 """Password and ACL files that are read again: clients are checked, and rules only if they have changed."""
 
+import logging
 from pathlib import Path
+
+import pytest
 
 from edge.auth.backend import AuthBackend
 from edge.auth.interfaces import ClientInfo
@@ -38,3 +41,18 @@ def test_files_that_were_read_before_other_rules_came_into_force_change_the_rule
     backend.apply(backend.read(), changes.append)
     backend.apply(early, changes.append)
     assert changes == [True, True]
+
+
+def test_a_reload_of_a_password_file_without_users_warns_of_the_refusals(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = tmp_path / "users"
+    change_user(users, "ann", make_hash(b"secret", "pbkdf2"))
+    backend = AuthBackend(users)
+    caplog.set_level(logging.WARNING)
+    backend.apply(backend.read(), lambda _: None)
+    assert caplog.text == ""
+    users.write_text("")
+    backend.apply(backend.read(), lambda _: None)
+    assert f"password file has no users, every login is refused file={users}" in caplog.text
+    backend.close()
