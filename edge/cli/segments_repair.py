@@ -133,7 +133,7 @@ def archive(view: LogView) -> CommandResult:
         name = view.short(directory)
         with _opened(directory) as (log, _):
             bases = log.reader.bases()[:-1]  # the last segment marks the end of the log
-            ends = {base: end for base in bases if (end := log.reader.end_of(base)) is not None}
+            ends = {base: end for base in bases if (end := log.reader.tables.end_of(base)) is not None}
             with progress(f"archiving {name}", sum(ends.values())) as advance:
                 for base, ends_at in ends.items():
                     try:

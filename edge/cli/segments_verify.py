@@ -110,7 +110,7 @@ def look_through(
         try:
             if base not in here:
                 _look_at_archive(files, name, directory, base, findings)
-            elif (end := reader.end_of(base)) is None:
+            elif (end := reader.tables.end_of(base)) is None:
                 _look_at_last(files, name, directory, base, findings)
             else:
                 checked = check_segment(files, str(directory), base, end)

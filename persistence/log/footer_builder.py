@@ -79,7 +79,7 @@ class FooterBuilder:
         """Queued segments with a known end, latest first.  Removed segments leave the queue."""
         bases, known = set(reader.bases()), []
         for base in reversed(self._waiting.copy()):
-            end = reader.end_of(base)
+            end = reader.tables.end_of(base)
             if end is not None:
                 known.append((base, end))
             elif base not in bases:
@@ -102,7 +102,7 @@ class FooterBuilder:
         with self._keeps:
             if base not in self._gone:
                 footer.put(self._files, self._directory, base, end, content)
-        reader.footer_written(base)
+        reader.tables.footer_written(base)
         for call in self.on_indexed:
             call(base)
 
@@ -125,5 +125,5 @@ class FooterBuilder:
             refused = copy_to_quarantine(self._files, self._directory, damage)
             if refused:
                 log.error("damaged bytes not copied segment=%s place=%d %s", name, damage.place, refused)
-        reader.add_damage(news)
+        reader.tables.add_damage(news)
         return content

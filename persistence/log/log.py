@@ -387,7 +387,7 @@ class Log(SealedSegments):
         table = SegmentTable(os.path.basename(active.path), header, end=active.first_place)
         table.announce(opening.entries)
         self.commit.enter(active, table, self.segment_bytes, direct=self.direct)
-        self.reader.publish(carried, active.end)
+        self.reader.tables.publish(carried, active.end)
         for item in carried:
             _update(self._durable, item)
             self._touched.update(dict.fromkeys(item.entries or [item.ring_id], base))

@@ -115,7 +115,7 @@ class NativeCommit:
     def start(self, reader: LogReader, position: int, *, is_proven: bool) -> None:
         """Begin at `position`, where a recovery found the end of the log."""
         self._reader = reader
-        reader.fed_by(self.pull)
+        reader.tables.pull = self.pull
         self._rest_at(position)
         self.c.proven = position if is_proven else 0
 
@@ -126,7 +126,7 @@ class NativeCommit:
             self.pull()
         c = self.c
         with self.lock:
-            self._reader.begin(active.header.base_position, table, forget=in_bulk)
+            self._reader.tables.begin(active.header.base_position, table, forget=in_bulk)
             self._pulled = int(c.extents_synced)
             c.descriptor, c.seed, c.capacity = active.handle, active.header.seed, room
             c.base, c.end, c.first_place = active.header.base_position, active.end, active.first_place
@@ -310,7 +310,7 @@ class NativeCommit:
         some, end = ffi.new("rb_log_extent[]", ROWS_AT_ONCE), ffi.new("uint64_t *")
         with self.lock:
             while count := lib.rb_log_synced(self.c, self._pulled, some, ROWS_AT_ONCE, end):
-                self._reader.publish([self._row_of(some[index]) for index in range(count)], end[0])
+                self._reader.tables.publish([self._row_of(some[index]) for index in range(count)], end[0])
                 self._pulled += count
 
     def _row_of(self, extent: Any) -> Pending:

@@ -91,13 +91,13 @@ def recover(files: Files, directory: str) -> Recovered:
     for base in bases:
         table = tables.get(base)
         if table is not None and table is state.closed:
-            state.reader.add_sealed(base, None, ends_at=table.end)
+            state.reader.tables.add_sealed(base, None, ends_at=table.end)
         else:
-            state.reader.add_sealed(base, table)
-    state.reader.bound()
+            state.reader.tables.add_sealed(base, table)
+    state.reader.tables.bound()
     for damage in state.damage:
         _copy_to_quarantine(files, directory, damage, state)
-    state.reader.add_damage(state.damage)
+    state.reader.tables.add_damage(state.damage)
     return state
 
 

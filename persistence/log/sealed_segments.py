@@ -81,7 +81,7 @@ class SealedSegments:
         if not recycled:
             # otherwise it could reappear after a crash, without later ones
             self.files.dirsync(self.directory)
-        self.reader.remove(base)
+        self.reader.tables.remove(base)
         with self._sizing:
             self._sizes.pop(base, None)
         self._stats.segments_removed += 1

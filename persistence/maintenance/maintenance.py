@@ -455,7 +455,7 @@ class Maintenance:
         if result.archived:
             self.log.reader.archive.add_damage(result.base, result.parts)
         else:
-            self.log.reader.add_damage(result.places)
+            self.log.reader.tables.add_damage(result.places)
         if result.places or result.parts:
             log.error(
                 "log damage found directory=%s base=%d archived=%s places=%d",

@@ -2,7 +2,7 @@
 
 Reads sealed segments and the one being written.
 
-LogReader serves both sides.  In the writing process, the Log passes it the synced records (publish()).  In
+LogReader serves both sides.  In the writing process, the Log passes `tables` the synced records.  In
 another process it follows the files and returns records that later extents prove durable.  Every reader
 therefore returns only durable records.  It never writes.
 
@@ -33,10 +33,9 @@ from persistence.read.topic_walks import TopicWalks
 from persistence.segment.extent_table import Row
 from persistence.segment.format import EXTENT_HEADER_BYTES
 from persistence.segment.salvaging_files import SalvagingFiles
-from persistence.segment.scan import DamagedRange, SegmentTable
+from persistence.segment.scan import DamagedRange
 from persistence.segment.segment_info import SegmentInfo
 from persistence.segment.verified_reader import from_offset, from_time, verified
-from persistence.segment.writer import Pending
 from persistence.stats import ReadStats
 from ringbuf import Range
 
@@ -69,8 +68,8 @@ class LogReader:
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self.archive = Archive(files, directory)  # of segments that are archived
-        self._tables = SegmentTables(files, directory, self.archive.bases)
-        self._topic_walks = TopicWalks(self._tables)
+        self.tables = SegmentTables(files, directory, self.archive.bases)
+        self._topic_walks = TopicWalks(self.tables)
         self._salvaging: tuple[LogReader | None, float] = (None, 0.0)  # and its end, monotonic s
         self._counting = threading.Lock()
         self.stats = ReadStats()
@@ -80,19 +79,19 @@ class LogReader:
     @property
     def damaged(self) -> dict[tuple[str, int], DamagedRange]:
         """Damaged places seen so far, by segment and place."""
-        return self._tables.damaged
+        return self.tables.damaged
 
     @property
     def lost(self) -> dict[str, str]:
         """Cause for each segment and archive of which nothing can be read, by its file; those seen so far."""
         archives = {archive_name(base): reason for base, reason in self.archive.unreadable.items()}
-        return self._tables.lost() | archives
+        return self.tables.lost() | archives
 
     def refresh(self) -> None:
         """Read the state that a writer in another process has created and proven since."""
-        self._tables.refresh()
+        self.tables.refresh()
         self.archive.refresh()  # after it: an archive exists before its segment is removed
-        self._tables.bound()
+        self.tables.bound()
 
     def salvaging(self) -> LogReader:
         """A reader of this log that leaves out what the disk cannot read (salvaging_files.py).
@@ -103,62 +102,26 @@ class LogReader:
         bases, now_s = self.bases(), monotonic()
         kept, until_s = self._salvaging
         if kept is None or kept.bases() != bases or now_s >= until_s:
-            kept = LogReader(SalvagingFiles(self._files), self._tables.directory)
-            kept._tables.follow(self._tables)
+            kept = LogReader(SalvagingFiles(self._files), self.tables.directory)
+            kept.tables.follow(self.tables)
             self._salvaging = kept, now_s + SALVAGING_S
         return kept
 
-    def begin(self, base: int, table: SegmentTable, *, forget: bool = False) -> None:
-        """See SegmentTables.begin()."""
-        self._tables.begin(base, table, forget=forget)
-
-    def fed_by(self, pull: Callable[[], object]) -> None:
-        """Set the function that calls publish() with all durable records, before the live segment is read."""
-        self._tables.pull = pull
-
-    def publish(self, items: Sequence[Pending], end: int) -> None:
-        """See SegmentTables.publish()."""
-        self._tables.publish(items, end)
-
-    def add_sealed(self, base: int, table: SegmentTable | None, ends_at: int | None = None) -> None:
-        """See SegmentTables.add_sealed()."""
-        self._tables.add_sealed(base, table, ends_at)
-
-    def bound(self) -> None:
-        """See SegmentTables.bound()."""
-        self._tables.bound()
-
-    def remove(self, base: int) -> None:
-        """Forget that segment, which is about to be removed."""
-        self._tables.remove(base)
-
-    def end_of(self, base: int) -> int | None:
-        """See SegmentTables.end_of()."""
-        return self._tables.end_of(base)
-
-    def footer_written(self, base: int) -> None:
-        """See SegmentTables.footer_written()."""
-        self._tables.footer_written(base)
-
-    def add_damage(self, damage: Sequence[DamagedRange]) -> None:
-        """See SegmentTables.add_damage()."""
-        self._tables.add_damage(damage)
-
     def bases(self) -> list[int]:
         """Base positions of the segments, rising."""
-        return [segment.base for segment in self._tables.segments()]
+        return [segment.base for segment in self.tables.segments()]
 
     def segments(self) -> list[SegmentInfo]:
         """Facts of each segment, rising, archived ones first.  Reads tables that are not in memory."""
-        segments = self._tables.segments()
+        segments = self.tables.segments()
         here = {segment.base for segment in segments}
         archived = [segment for segment in self.archive.segments() if segment.base not in here]
-        return archived + [self._tables.info_of(segment) for segment in segments]
+        return archived + [self.tables.info_of(segment) for segment in segments]
 
     def segment(self, base: int) -> SegmentInfo | None:
         """Facts of the segment at that log position; None if it is removed or archived."""
-        segment = self._tables.segment(base)
-        return None if segment is None else self._tables.info_of(segment)
+        segment = self.tables.segment(base)
+        return None if segment is None else self.tables.info_of(segment)
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """Records of a ring in the log, in the order of the epochs."""
@@ -166,10 +129,10 @@ class LogReader:
 
     def _epochs(self, ring_name: str) -> list[Epoch]:
         spans = {epoch: (first, end) for epoch, first, end in self.archive.epochs(ring_name)}
-        segments = self._tables.segments()
+        segments = self.tables.segments()
         for index, segment in enumerate(segments):
-            here = self._tables.entry(segment, ring_name)
-            after = self._tables.entry(segments[index + 1], ring_name) if index + 1 < len(segments) else None
+            here = self.tables.entry(segment, ring_name)
+            after = self.tables.entry(segments[index + 1], ring_name) if index + 1 < len(segments) else None
             if here is not None and after is not None and here.epoch == after.epoch:
                 ring_spans = [(here.epoch, here.next_offset, after.next_offset)]
             else:
@@ -181,11 +144,11 @@ class LogReader:
 
     def ends(self) -> dict[str, RingEnd]:
         """End of each ring in the log's last catalogue."""
-        segments = self._tables.segments()
-        table = self._tables.table(segments[-1]) if segments else None
+        segments = self.tables.segments()
+        table = self.tables.table(segments[-1]) if segments else None
         if table is None:
             return {}
-        with self._tables.lock:
+        with self.tables.lock:
             return {entry.name: RingEnd(entry.epoch, entry.next_offset) for entry in table.catalogue.values()}
 
     # ---- reading ----
@@ -229,8 +192,8 @@ class LogReader:
         if archived and (archived[0].position <= position or not self._has_older()):
             return archived
         for segment in self._from_position(ring_name, epoch, position):
-            rows = self._tables.rows(segment, ring_name, epoch)
-            with self._tables.lock:
+            rows = self.tables.rows(segment, ring_name, epoch)
+            with self.tables.lock:
                 behind = rows is None or rows.end_position <= position
                 offset = 0 if rows is None else rows.offset_at(position)
             if not behind and (ranges := self._read(segment, ring_name, epoch, offset, limit_bytes)):
@@ -273,15 +236,15 @@ class LogReader:
         archived = self.archive.seek_time(ring_name, epoch, timestamp_ns)
         if archived is not None and not self._has_older():
             return archived
-        for segment in self._tables.segments():
+        for segment in self.tables.segments():
             latest = self._latest(segment, ring_name, epoch)
             if latest is not None and latest[1] < timestamp_ns:
                 end = max(end, latest[0])
                 continue
-            rows = self._tables.rows(segment, ring_name, epoch)
+            rows = self.tables.rows(segment, ring_name, epoch)
             if rows is None:
                 continue
-            with self._tables.lock:
+            with self.tables.lock:
                 end, offset = max(end, rows.end_offset), rows.find_time(timestamp_ns)
             while offset is not None and (
                 ranges := self._read(segment, ring_name, epoch, offset, SEEK_BYTES)
@@ -311,7 +274,7 @@ class LogReader:
 
     def _has_older(self) -> bool:
         """True if a segment could not be archived and is older than an archived one."""
-        segments, archived = self._tables.segments(), self.archive.bases()
+        segments, archived = self.tables.segments(), self.archive.bases()
         return bool(segments and archived) and segments[0].base < archived[-1]
 
     def _latest(self, segment: ListedSegment, ring_name: str, epoch: int) -> tuple[int, int] | None:
@@ -319,7 +282,7 @@ class LogReader:
 
         None without a footer.
         """
-        footer = self._tables.footer(segment)
+        footer = self.tables.footer(segment)
         if footer is None:
             return None
         groups = footer.groups_of(ring_name, epoch)
@@ -336,7 +299,7 @@ class LogReader:
         self, segment: ListedSegment, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
     ) -> Iterator[Range]:
         """Runs of records with that key in one segment, in order: about the limit, or all of them."""
-        read_ranges = topic_by_footer(self._tables, segment, ring_name, epoch, key, offset, limit_bytes)
+        read_ranges = topic_by_footer(self.tables, segment, ring_name, epoch, key, offset, limit_bytes)
         if read_ranges is None:
             read_ranges = self._topic_walks.read(segment, ring_name, epoch, key, offset, limit_bytes)
         if read_ranges is not None:
@@ -356,11 +319,11 @@ class LogReader:
 
     def _from(self, ring_name: str, epoch: int, offset: int) -> list[ListedSegment]:
         """The segments that can have the offset or a later one, found by bisection."""
-        segments = self._tables.segments()
+        segments = self.tables.segments()
         first, low, high = 0, 1, len(segments)
         while low < high:
             middle = at = (low + high) // 2
-            while at < high and (entry := self._tables.entry(segments[at], ring_name)) is None:
+            while at < high and (entry := self.tables.entry(segments[at], ring_name)) is None:
                 at += 1
             if at < high and entry is not None and entry[1:] <= (epoch, offset):
                 first, low = at, at + 1
@@ -370,11 +333,11 @@ class LogReader:
 
     def _from_position(self, ring_name: str, epoch: int, position: int) -> list[ListedSegment]:
         """The segments that can have the ring position or a later one, found by bisection."""
-        segments = self._tables.segments()
+        segments = self.tables.segments()
         low, high = 0, len(segments)
         while low < high:
             middle = at = (low + high) // 2
-            while at < high and (rows := self._tables.rows(segments[at], ring_name, epoch)) is None:
+            while at < high and (rows := self.tables.rows(segments[at], ring_name, epoch)) is None:
                 at += 1
             if at < high and rows is not None and rows.end_position <= position:
                 low = at + 1
@@ -383,10 +346,10 @@ class LogReader:
         return segments[low:]
 
     def _spans(self, segment: ListedSegment, ring_name: str) -> list[tuple[int, int, int]]:
-        table = self._tables.table(segment)
+        table = self.tables.table(segment)
         if table is None:
             return []
-        with self._tables.lock:
+        with self.tables.lock:
             ids = {ring_id for ring_id, entry in table.catalogue.items() if entry.name == ring_name}
             return [
                 (epoch, rows.first_offset, rows.end_offset)
@@ -398,11 +361,11 @@ class LogReader:
         self, segment: ListedSegment, ring_name: str, epoch: int, offset: int, limit_bytes: int
     ) -> list[Range]:
         """Runs of one segment; empty if it has none from `offset` on that verifies."""
-        table = self._tables.table(segment)
+        table = self.tables.table(segment)
         if table is None and not segment.lost:
             self.archive.refresh()
         while table is not None:
-            with self._tables.lock:
+            with self.tables.lock:
                 ids = [ring_id for ring_id, entry in table.catalogue.items() if entry.name == ring_name]
                 tables = [rows for ring_id in ids if (rows := table.rings.get((ring_id, epoch))) is not None]
                 wanted_rows: list[Row] = [
@@ -410,10 +373,12 @@ class LogReader:
                 ]
             ranges: list[Range] = []
             there = False
-            with suppress(FileNotFoundError, FormatError), self._tables.opened(segment) as handle:
+            with suppress(FileNotFoundError, FormatError), self.tables.opened(segment) as handle:
                 self._read_ahead(handle, wanted_rows, limit_bytes)
                 for row in wanted_rows:
-                    ranges += verified(self._files, handle, table, ring_name, epoch, row, self.add_damage)
+                    ranges += verified(
+                        self._files, handle, table, ring_name, epoch, row, self.tables.add_damage
+                    )
                 there = True
             if not there:
                 self.archive.refresh()  # it may be archived now

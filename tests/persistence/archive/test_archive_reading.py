@@ -169,7 +169,7 @@ def test_a_new_segment_behind_archives_moves_no_end_of_the_segment_before_them()
     log.join("a-0", 8, 0)
     log.write()
     assert log.reader.bases() == [first, later[-1] + ends[later[-1]]]
-    assert log.reader.end_of(first) == ends[first]
+    assert log.reader.tables.end_of(first) == ends[first]
     log.close()
 
 
@@ -201,7 +201,7 @@ def test_what_is_archived_while_it_is_looked_for_is_not_missed(monkeypatch: pyte
         if base in reader.bases():
             archive_segment(written.files, DIRECTORY, base, end, group_bytes=SMALL)
             archive.add(base)
-            reader.remove(base)
+            reader.tables.remove(base)
         return found
 
     monkeypatch.setattr(archive, "first_offset", meanwhile)

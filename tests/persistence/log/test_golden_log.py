@@ -204,7 +204,7 @@ def make(directory: Path) -> None:
         log.sync()
         log.run_maintenance()
         if place == "/log":
-            first, end = log.reader.bases()[0], log.reader.end_of(log.reader.bases()[0])
+            first, end = log.reader.bases()[0], log.reader.tables.end_of(log.reader.bases()[0])
             assert end is not None
             archive_segment(files, place, first, end, group_bytes=SMALL)
             files.unlink(f"{place}/{first:020d}.log")

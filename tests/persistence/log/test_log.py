@@ -317,7 +317,7 @@ def test_tables_of_old_segments_are_let_go_and_read_again() -> None:
     log, _ = recovered(written.files.kill(), segment_bytes=8192)
     for _ in range(2):
         assert read_all(log, "a-0", 7) == written.records["a-0", 7]
-    assert sum(segment.table is not None for segment in log.reader._tables.segments()) <= TABLES_MAX + 1
+    assert sum(segment.table is not None for segment in log.reader.tables.segments()) <= TABLES_MAX + 1
 
 
 def test_a_closed_log_says_so() -> None:
@@ -346,7 +346,7 @@ def test_closing_proves_the_last_record() -> None:
             written.log.close()
         reader = LogReader(written.files, DIRECTORY)
         reader.refresh()
-        assert reader._tables.segments()[0].table.proven == end  # type: ignore[union-attr]
+        assert reader.tables.segments()[0].table.proven == end  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("operation", ["pwritev", "fdatasync", "rename", "dirsync", "open"])

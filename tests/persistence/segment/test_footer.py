@@ -125,7 +125,7 @@ def test_each_damaged_byte_of_a_footer_costs_time_and_nothing_else() -> None:
     expected = list(everything(reader_of(files), written))
     base = log.reader.bases()[0]
     path = f"{DIRECTORY}/{segment_name(base)}"
-    end = log.reader.end_of(base)
+    end = log.reader.tables.end_of(base)
     assert end is not None
     place = footer.place_of(end)
     data = files.names[path].cache
@@ -143,7 +143,7 @@ def test_a_footer_that_is_cut_or_overwritten_is_not_believed(at: int, seed: int)
     expected = list(everything(reader_of(files), written))
     base = log.reader.bases()[0]
     data = files.names[f"{DIRECTORY}/{segment_name(base)}"].cache
-    place = footer.place_of(log.reader.end_of(base) or 0)
+    place = footer.place_of(log.reader.tables.end_of(base) or 0)
     at = place + at % (len(data) - place)
     if seed % 3 == 0:
         del data[at:]
@@ -164,7 +164,7 @@ def test_a_footer_with_a_section_outside_it_is_not_believed(field: str, code: st
     expected = list(everything(reader_of(files), written))
     base = log.reader.bases()[0]
     data = files.names[f"{DIRECTORY}/{segment_name(base)}"].cache
-    place = footer.place_of(log.reader.end_of(base) or 0)
+    place = footer.place_of(log.reader.tables.end_of(base) or 0)
     groups, catalogue_bytes = struct.unpack_from("<II", data, place + 40)
     at = {"records": 24, "at": 56, "rows": 64, "rows_bytes": 68, "marks": 72, "topics": 76}[field]
     listed = place + 64
@@ -181,7 +181,7 @@ def test_a_footer_of_an_earlier_life_of_the_file_is_foreign() -> None:
     files, log, _ = tended(30)
     base = log.reader.bases()[0]
     path = f"{DIRECTORY}/{segment_name(base)}"
-    end = log.reader.end_of(base)
+    end = log.reader.tables.end_of(base)
     assert end is not None
     handle = files.open(path, create=True)
     header = read_header(files, handle)
@@ -207,7 +207,7 @@ def test_the_log_itself_is_not_touched_and_recovery_does_not_mind() -> None:
     files, log, _ = tended()
     for base in log.reader.bases()[:-1]:
         path = f"{DIRECTORY}/{segment_name(base)}"
-        end = log.reader.end_of(base)
+        end = log.reader.tables.end_of(base)
         assert files.names[path].cache[:end] == plain.names[path].cache[:end]
     del plain_log
     later = Log(DIRECTORY, files.kill(), segment_bytes=8192, retain_bytes=0)
@@ -230,7 +230,7 @@ def test_a_segment_whose_end_is_not_known_waits_for_its_footer() -> None:
     """Behind too early an end a footer would be written over records."""
     files, log, _ = many_topics(60, list(range(5000)))
     last = log.reader.bases()[-1]
-    assert log.reader.end_of(last) is None
+    assert log.reader.tables.end_of(last) is None
     before = bytes(files.names[f"{DIRECTORY}/{segment_name(last)}"].cache)
     log._indexer.add(last)
     log._indexer.write(log.reader)
@@ -272,7 +272,7 @@ def test_a_damaged_segment_gets_none() -> None:
     files, log, _ = many_topics(60, list(range(5000)))
     base = log.reader.bases()[0]
     files.flip(f"{DIRECTORY}/{segment_name(base)}", 8 * 6000)
-    end = log.reader.end_of(base)
+    end = log.reader.tables.end_of(base)
     assert end is not None
     log._indexer.add(base)
     log._indexer.write(log.reader)
