@@ -117,7 +117,7 @@ def infer(topics: Sequence[str], payloads: Sequence[bytes], filters: Sequence[st
     for topic_filter, rows in sorted(groups.items(), key=lambda group: -len(group[1])):
         entry = None
         if topic_filter and len(result.entries) < ENTRIES_MAX:
-            entry = _entry(topic_filter, [topics[row] for row in rows], [payloads[row] for row in rows])
+            entry = _entry(topic_filter, [payloads[row] for row in rows])
         if entry is None:
             result.unknown[topic_filter or "topics outside the filters"] = len(rows)
         else:
@@ -142,7 +142,7 @@ def _merge_siblings(
     for merged, names in siblings(fields, {name: {topics[row] for row in groups[name]} for name in entries}):
         groups[merged] = sorted(row for name in names for row in groups.pop(name))
         rows = groups[merged]
-        entry = _entry(merged, [topics[row] for row in rows], [payloads[row] for row in rows])
+        entry = _entry(merged, [payloads[row] for row in rows])
         assert entry is not None, names
         result.entries = [each for each in result.entries if each.topic not in names] + [entry]
 
@@ -199,7 +199,7 @@ def _key(
 # ---- formats ----
 
 
-def _entry(topic_filter: str, topics: Sequence[str], payloads: Sequence[bytes]) -> InferredEntry | None:
+def _entry(topic_filter: str, payloads: Sequence[bytes]) -> InferredEntry | None:
     """The entry; None if no payload has a known format, or no field can be a column."""
     is_sparkplug = topic_filter.startswith("spBv1.0/")
     decoded = [_decoded(payload, is_sparkplug) for payload in payloads]

@@ -172,7 +172,9 @@ class ParquetSink:
                 hint="restore the checkpoint of this bridge from a backup",
             )
         table = table_of(file, payloads := self._schemas[file.payloads])
-        self._inner.put(ParquetFile(parquet_name(file.name), (_packed(table, file),), file.footer, file.runs))
+        self._inner.put(
+            ParquetFile(parquet_name(file.name), (parquet_bytes(table, file),), file.footer, file.runs)
+        )
         return 0 if payloads is None else table.num_rows - table[RESCUED].null_count
 
     def names(self, prefix: str) -> Iterator[str]:
@@ -220,15 +222,8 @@ def _read(url: str, path: str) -> Payloads:
     return payloads
 
 
-def parquet_of(file: DrainedFile, payloads: Payloads | None = None) -> memoryview:
-    """The records of a drained file as a Parquet file, with the columns of `payloads`.
-
-    Raises SinkBlocked: a record does not verify.
-    """
-    return _packed(table_of(file, payloads), file)
-
-
-def _packed(table: pa.Table, file: DrainedFile) -> memoryview:
+def parquet_bytes(table: pa.Table, file: DrainedFile) -> memoryview:
+    """The table of a drained file as a Parquet file."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -248,7 +243,10 @@ def settings_for(schema: pa.Schema) -> dict[str, Any]:
 
 
 def table_of(file: DrainedFile, payloads: Payloads | None = None) -> pa.Table:
-    """The records of a drained file as a table.  Raises as parquet_of()."""
+    """The records of a drained file as a table, with the columns of `payloads`.
+
+    Raises SinkBlocked: a record does not verify.
+    """
     import pyarrow as pa
 
     from bridge.arrow.decode import decode_records

@@ -35,7 +35,7 @@ def set_value(file: Path, name: str, text: str) -> list[tuple[str, Any, Any]]:
     document = tomlkit.parse(file.read_text(encoding="utf-8"))
     parts = name.split(".")
     table = _table(document, parts, name)
-    key = _key(table, parts)
+    key = _key(parts)
     try:
         value: Any = tomlkit.value(text)
     except TOMLKitError:
@@ -47,7 +47,7 @@ def set_value(file: Path, name: str, text: str) -> list[tuple[str, Any, Any]]:
     return list(setting_changes(before, after))
 
 
-def _key(table: MutableMapping[str, Any], parts: Sequence[str]) -> str:
+def _key(parts: Sequence[str]) -> str:
     """The rest of a name: one key, or a free key with dots, such as "sasl.password"."""
     depth = next((place for place, part in enumerate(parts) if part in FREE), len(parts) - 2)
     return ".".join(parts[depth + 1 :]) if len(parts) > 1 else parts[0]

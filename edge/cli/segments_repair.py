@@ -49,7 +49,7 @@ def repair(view: LogView) -> CommandResult:
                 log.sync()  # bytes that the disk refused at an earlier start, if any
                 mend_it = partial(_mend, log, name, mended)
                 look_through(name, directory, log.reader, findings, advance, mend_it)
-            lines += _started(name, directory, report)
+            lines += _started(name, report)
             logs.append({"directory": str(directory), **asdict(report)})
     findings.flaws = [flaw for flaw in findings.flaws if not flaw.mends]
     outcome = {"logs": logs, **asdict(mended), "verified": findings.report}
@@ -72,7 +72,7 @@ def _mend(log: Log, name: str, mended: _Mended, checked: CheckedSegment) -> None
         mended.refused.append(f"{file}: its index cannot be written: {error.strerror}")
 
 
-def _started(name: str, directory: Path, report: RecoveryReport) -> Iterator[str]:
+def _started(name: str, report: RecoveryReport) -> Iterator[str]:
     if report.torn is not None:
         segment, place, length = report.torn.segment, report.torn.place, count_in_words(report.torn.length)
         yield f"{name}/{segment}: cut at {place}, {length} bytes were half written"

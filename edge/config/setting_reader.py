@@ -36,11 +36,9 @@ _SHOWN_MAX = 60  # of a value in a message: a whole file pasted into a string mu
 class Problems:
     """The mistakes of one file."""
 
-    def __init__(self, file: str, lines: Mapping[Path, int] | None = None) -> None:
+    def __init__(self, file: str) -> None:
         self.file = file
-        self.lines: dict[Path, int] | None = (
-            None if lines is None else dict(lines)
-        )  # None: the source has no lines
+        self.lines: dict[Path, int] | None = None  # None: the source has no lines
         self.root: type[msgspec.Struct] | None = None  # of all tables; None: only one table is read
         self._found: list[tuple[int, str]] = []
         self._paths: list[Path] = []

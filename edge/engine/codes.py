@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from edge.mqtt.reason_codes import NamedCode
 from ringbuf.native import lib
 
 TABLES: int = lib.MQ_OWNED
@@ -29,7 +30,7 @@ class EventKind(IntEnum):
     PROXY = lib.MQ_EVENT_PROXY  # data: the PROXY header of a connection
 
 
-class CloseCause(IntEnum):
+class CloseCause(NamedCode):
     """Cause of the end of a connection."""
 
     SERVER = lib.MQ_CLOSE_SERVER
@@ -50,13 +51,8 @@ class CloseCause(IntEnum):
     QOS = lib.MQ_CLOSE_QOS
     UNFINISHED = lib.MQ_CLOSE_UNFINISHED
 
-    @property
-    def words(self) -> str:
-        """Text for logs and counters: `keep alive`."""
-        return self.name.replace("_", " ").lower()
 
-
-class DropCause(IntEnum):
+class DropCause(NamedCode):
     """Cause of a message that did not reach a ring, or of a record that did not reach a subscriber."""
 
     QUEUE = lib.MQ_DROP_QUEUE
@@ -73,13 +69,8 @@ class DropCause(IntEnum):
     RETAINED_FULL = lib.MQ_DROP_RETAINED_FULL
     DELAYED_FULL = lib.MQ_DROP_DELAYED_FULL
 
-    @property
-    def words(self) -> str:
-        """Text for logs and counters: `too large`."""
-        return self.name.replace("_", " ").lower()
 
-
-class Table(IntEnum):
+class Table(NamedCode):
     """A table that all clients share, and of which an owner (edge.broker.owners) has a part."""
 
     OPENING = lib.MQ_OWNED_OPENING  # connections before CONNECT was accepted
@@ -92,11 +83,6 @@ class Table(IntEnum):
     QUEUE_BYTES = lib.MQ_OWNED_QUEUE_BYTES
     DELAYED = lib.MQ_OWNED_DELAYED  # of tenants only
     DELAYED_BYTES = lib.MQ_OWNED_DELAYED_BYTES
-
-    @property
-    def words(self) -> str:
-        """Text for logs and the status: `retained bytes`."""
-        return self.name.replace("_", " ").lower()
 
     @property
     def limit(self) -> str:

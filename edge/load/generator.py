@@ -291,7 +291,7 @@ def _numeric(host: str, port: int) -> str:
 
 def _reason(code: int, version: Version, packet_name: str) -> str:
     if version == Version.V5:
-        known = {code_known.value: code_known.name.lower().replace("_", " ") for code_known in ReasonCode}
+        known = {code_known.value: code_known.words for code_known in ReasonCode}
         return known.get(code, f"reason code {code:#x}")
     words = {
         1: "unacceptable protocol version",

@@ -10,8 +10,17 @@ from __future__ import annotations
 from enum import IntEnum, unique
 
 
+class NamedCode(IntEnum):
+    """A number of a protocol or of the engine, with a name for people."""
+
+    @property
+    def words(self) -> str:
+        """Text for people, logs and counters: `not authorized`."""
+        return self.name.replace("_", " ").lower()
+
+
 @unique
-class ReasonCode(IntEnum):
+class ReasonCode(NamedCode):
     """Section 2.4 of MQTT 5. 0x80 and above are failures.
 
     0x00 is also Normal disconnection and Granted QoS 0; 0x04 is a DISCONNECT that requests publication of the
@@ -66,11 +75,6 @@ class ReasonCode(IntEnum):
     def failed(self) -> bool:
         """True if the code is a failure."""
         return self >= 0x80
-
-    @property
-    def words(self) -> str:
-        """Text for people: `not authorized`."""
-        return self.name.replace("_", " ").lower()
 
 
 # Table 3.1 of MQTT 3.1.1: the index is the return code.

@@ -62,13 +62,13 @@ class Ticks(Struct, frozen=True):
 class Watchdog:
     """Call start() after the MQTT thread has started, and stop() before it stops."""
 
-    def __init__(self, engine: Engine, listener: Listener, ticks: Ticks | None = None) -> None:
+    def __init__(self, engine: Engine, listener: Listener) -> None:
         self.stalls = 0  # since the start of the broker
         self.last = ""  # reason of the last stall
         self.last_s = 0.0  # time of the last stall, wall clock, s since 1970
         self._engine, self._listener = engine, listener
         self._broker: Broker = listener.broker
-        self._ticks = ticks = ticks or Ticks()
+        self._ticks = ticks = Ticks()
         self._reports = 0  # in the current stall
         self._thread: threading.Thread | None = None
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

@@ -19,18 +19,18 @@ def any_topic(filters: Iterable[str]) -> str:
     return " OR ".join(f"({topic_condition(topic_filter)})" for topic_filter in filters)
 
 
-def topic_condition(topic_filter: str, column: str = "topic") -> str:
-    """The condition that a valid filter matches the column, as edge.mqtt.topic_filters.matches()."""
+def topic_condition(topic_filter: str) -> str:
+    """The condition that a valid filter matches the column `topic`, as edge.mqtt.topic_filters.matches()."""
     levels = topic_filter.split("/")
     if "+" not in levels and levels[-1] != "#":
-        return f"{column} = {quoted(topic_filter)}"
+        return f"topic = {quoted(topic_filter)}"
     if topic_filter == "#":
-        return f"NOT starts_with({column}, '$')"
+        return "NOT starts_with(topic, '$')"
     if "+" not in levels:
         parent = topic_filter[:-2]
         assert matches(topic_filter, parent)
-        return f"{column} = {quoted(parent)} OR starts_with({column}, {quoted(parent + '/')})"
-    return f"regexp_full_match({column}, {quoted(_pattern(levels))}, 's')"
+        return f"topic = {quoted(parent)} OR starts_with(topic, {quoted(parent + '/')})"
+    return f"regexp_full_match(topic, {quoted(_pattern(levels))}, 's')"
 
 
 def _pattern(levels: list[str]) -> str:

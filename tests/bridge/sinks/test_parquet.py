@@ -24,7 +24,7 @@ from pyarrow import dataset, parquet  # noqa: E402
 from bridge.arrow.decode import decode_file  # noqa: E402
 from bridge.arrow.schema import TYPES, Constants, batch_of  # noqa: E402
 from bridge.sinks import parquet as parquet_module  # noqa: E402
-from bridge.sinks.parquet import parquet_name, parquet_of  # noqa: E402
+from bridge.sinks.parquet import parquet_bytes, parquet_name, table_of  # noqa: E402
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_the_rows_are_those_of_the_drained_file_and_edge_and_day_are_partitions(
 
 def test_a_file_says_whose_it_is_is_delta_encoded_and_half_as_long_as_the_compressed_one() -> None:
     drained_file = drained_file_of(0, 19_999, payload=telemetry)
-    content = parquet_of(drained_file)
+    content = parquet_bytes(table_of(drained_file), drained_file)
     file = parquet.ParquetFile(pa.BufferReader(content))
     assert footer_of(file.metadata.metadata) == drained_file.footer
     group = file.metadata.row_group(0)
@@ -87,9 +87,8 @@ def test_the_metadata_of_a_file_is_text_and_the_bytes_of_the_version_before_are_
     footer = golden_file().footer
     text = (GOLDEN / "parquet-metadata-v2.json").read_bytes()
     assert metadata_of(footer) == {b"brim": text}
-    for key, value in parquet.read_metadata(
-        pa.BufferReader(parquet_of(drained_file_of(0, 9)))
-    ).metadata.items():
+    content = parquet_bytes(table_of(file := drained_file_of(0, 9)), file)
+    for key, value in parquet.read_metadata(pa.BufferReader(content)).metadata.items():
         assert (key + value).decode().isprintable()
     assert footer_of({b"brim": text}) == footer
     assert footer_of({b"brim": (GOLDEN / "parquet-metadata-v1.bin").read_bytes()}) == footer
@@ -159,7 +158,7 @@ def test_a_file_that_another_pyarrow_has_put_is_known_by_what_it_says(
         with monkeypatch.context() as patch:
             patch.setattr(parquet_module, "SETTINGS", other)
             sink.put(file)
-        assert bytes(parquet_of(file)[-1000:]) not in b"".join(
+        assert bytes(parquet_bytes(table_of(file), file)[-1000:]) not in b"".join(
             it.read_bytes() for it in tmp_path.rglob("*.parquet")
         )
         sink.put(file)

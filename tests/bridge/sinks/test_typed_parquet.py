@@ -24,7 +24,7 @@ from bridge.format.write_intent import WriteIntent
 from bridge.payloads import decode
 from bridge.payloads.evolution import evolved
 from bridge.payloads.schema import NO_RULE, Payloads
-from bridge.sinks.parquet import RESCUED, RESCUED_MAX, ParquetSink, parquet_of, schema_id, table_of
+from bridge.sinks.parquet import RESCUED, RESCUED_MAX, ParquetSink, parquet_bytes, schema_id, table_of
 from bridge.sinks.registry import open_file_sink
 from tests.support.bridges import FailingSink, drain, ring, run_dry, settings
 from tests.support.drained_files import CREATED_NS, EPOCH, batch_of, record
@@ -88,7 +88,8 @@ def schema_of(tmp_path: Path, text: str = SCHEMA.replace("FORMAT", "json")) -> P
 
 def written(tmp_path: Path, payloads: Sequence[bytes], form: str = "json", topic: str = TOPIC) -> Any:
     schema = Payloads.read(schema_of(tmp_path, SCHEMA.replace("FORMAT", form)))
-    return parquet.read_table(pa.BufferReader(parquet_of(file_of(payloads, topic), schema)))
+    file = file_of(payloads, topic)
+    return parquet.read_table(pa.BufferReader(parquet_bytes(table_of(file, schema), file)))
 
 
 def packed(form: str, value: Any) -> bytes:
