@@ -62,11 +62,11 @@ from bridge.payloads.decode import typed_columns
 from bridge.rangeset import subtract
 from bridge.spark import files_view, quiet_workers
 from bridge.spark.landing_zone import Landing, StoredFile, name_of
-from bridge.spark.named_files import warn_of_unknown
 from bridge.spark.options import SourceOptions
 from bridge.spark.pushdown import condition_of
 from bridge.spark.table_plan import reached, table_plan, tasks_for
 from bridge.spark.task_planning import FileTask, Progress, between, pack
+from bridge.spark.unknown_names import warn_of_unknown
 from bridge.spark.unread_files import UnreadFiles
 
 OFFSET_VERSION = 1

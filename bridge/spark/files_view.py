@@ -20,8 +20,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from bridge.errors import DrainedFileError
 from bridge.spark.landing_zone import Landing, StoredFile, matches
-from bridge.spark.named_files import refuse_unknown
 from bridge.spark.options import SourceOptions
+from bridge.spark.unknown_names import refuse_unknown
 
 FILES_A_TASK = 1000
 RANGES = "array<struct<first: long, last: long>>"

@@ -20,7 +20,6 @@ from bridge.format.file_name import is_parquet
 from bridge.rangeset import Ranges
 from bridge.spark.landing_zone import Landing, StoredFile, matches, name_of
 from bridge.spark.merged_files import cut, divided, table_end
-from bridge.spark.named_files import refuse_unknown
 from bridge.spark.options import SourceOptions
 from bridge.spark.task_planning import (
     FileTask,
@@ -31,6 +30,7 @@ from bridge.spark.task_planning import (
     clipped,
     tasks_of,
 )
+from bridge.spark.unknown_names import refuse_unknown
 
 
 class TablePlan(NamedTuple):

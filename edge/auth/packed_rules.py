@@ -5,8 +5,8 @@
     filter  length bytes UTF-8
 
 Rules of one kind of access, to publish or to receive: a client gets its own and all patterns, with its names
-filled in. The engine combines all rules that
-match a topic, as edge.auth.acl does, which is the oracle and decides where the rules are too many.
+filled in. The engine combines all rules that match a topic, as edge.auth.acl does. That module is the oracle,
+and decides where the rules are too many.
 """
 
 from __future__ import annotations

@@ -19,9 +19,8 @@ from edge.local.zmq_limiter import PeerLimits, ZmqLimiter
 from edge.local.zmq_listener import BACKLOG, ZmqListener
 
 LINGER_MS = 500  # at the end, for queued messages
-THREADS = (
-    5  # two of libzmq, the limiter or the thread for keys, the one that uses the socket, one for wake-ups
-)
+# two of libzmq, the limiter or the thread for keys, the one that uses the socket, one for wake-ups
+THREADS = 5
 
 
 class Stoppable(Protocol):
