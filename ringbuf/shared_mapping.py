@@ -102,7 +102,6 @@ class Mapping:
         self._opened: _Descriptor | None = _Descriptor(number)
         self.path = path
         self.memory = memory
-        self.writable = writable
         self.forked = False
         self.size = len(memory)
         self.view = memoryview(memory) if writable else memoryview(memory).toreadonly()

@@ -26,11 +26,11 @@ from msgspec.structs import replace
 from edge.auth.errors import AuthFileError
 from edge.auth.interfaces import (
     AccessList,
+    Answer,
     Authenticator,
     ClientInfo,
     EnhancedAuthenticator,
     PlugIns,
-    Verdict,
     Watcher,
 )
 from edge.logging_setup import AUDIT, pairs
@@ -199,9 +199,9 @@ class _FileFirst(Struct, frozen=True):
 
     passwords: PasswordChecker
     others: Authenticator
-    delay_refusal: Callable[[Verdict], Verdict]
+    delay_refusal: Callable[[Answer], Answer]
 
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> Verdict:
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> Answer:
         if client.username is not None and self.passwords.knows(client.username):
             return self.delay_refusal(self.passwords.authenticate(client, password))
         return self.others.authenticate(client, password)

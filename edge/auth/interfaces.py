@@ -66,13 +66,12 @@ class ClientInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 Answer = bool | Future[bool]  # a Future may be resolved from any thread
-Verdict = Answer
 
 
 class Authenticator(Protocol):
     """Authentication of CONNECT packets."""
 
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> Verdict:
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> Answer:
         """True if the client's claims are verified.
 
         Called on the broker's thread. A slow implementation (password hash, network) returns a Future, which
@@ -170,7 +169,6 @@ class EnhancedAuthenticator(Protocol):
 class ListenerPolicy(Struct, frozen=True):
     """Requirements and limits of a listener for its clients."""
 
-    name: str  # for logs: "127.0.0.1:1883"
     allow_anonymous: bool
     transport: str = "tcp"  # value of ClientInfo.transport for its clients
     certificate_is_user: bool = (
@@ -235,8 +233,8 @@ class PlugIns(Protocol):
     def watcher(self) -> Watcher | None:
         """Receiver of client events for the plug-ins."""
 
-    def delay_refusal(self, verdict: Verdict) -> Verdict:
-        """The same verdict; a refusal takes as long as that of a plug-in."""
+    def delay_refusal(self, answer: Answer) -> Answer:
+        """The same answer; a refusal takes as long as that of a plug-in."""
 
     def close(self) -> None:
         """End the plug-ins. May be called twice, from any thread."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from edge.auth.fair_executor import FairExecutor, origin
-from edge.auth.interfaces import ClientInfo, Verdict
+from edge.auth.interfaces import Answer, ClientInfo
 from edge.auth.password_file import User
 from edge.auth.password_hash import PasswordHash
 from edge.auth.scram_keys import keyed
@@ -68,7 +68,7 @@ class PasswordChecker:
         """True if there is such a user, with a password or with SCRAM keys."""
         return name in self._users
 
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> Verdict:
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> Answer:
         """True if the password is that of the user: at once if the cache has it, otherwise as a Future."""
         name = client.username
         if name is None or password is None:

@@ -21,8 +21,9 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
+from edge.broker.deferred import Call
 from edge.broker.sessions import Session
 from edge.engine.engine import Engine
 from edge.logging_setup import pairs
@@ -33,8 +34,6 @@ log = logging.getLogger(__name__)
 READ_BYTES = 256 << 10  # approximate; an extent of the log is read as a whole
 RETRY_S = 1.0
 BEHIND_ALL = 1 << 56  # a position that no ring reaches
-
-Call: TypeAlias = Callable[[Callable[[], object]], None]
 
 
 class ReadAt(Protocol):

@@ -107,7 +107,6 @@ class Listener:
         inside = settings.path is not None and settings.allow_anonymous is None
         anonymous = inside or anonymous_allowed(address.host, settings.allow_anonymous)
         self.broker.policies[number] = ListenerPolicy(
-            str(address),
             anonymous,
             settings.scheme,
             settings.certificate_is_user,

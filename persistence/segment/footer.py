@@ -282,7 +282,6 @@ class Footer:
 
     header: SegmentHeader
     end: int
-    length: int
     catalogue: dict[int, CatalogueEntry]
     groups: dict[tuple[int, int], GroupInfo]  # by ring id and epoch
     _fences: dict[tuple[int, int], array[int]] = field(default_factory=dict)
@@ -396,7 +395,7 @@ def _read(files: Files, handle: int, header: SegmentHeader, end: int) -> Footer 
     if any(group.at + group.sections_bytes > room or group.rows > group.rows_bytes for group in infos):
         return None  # a section outside the footer
     catalogue = unpack_catalogue(listed[:catalogue_bytes])
-    return Footer(header, end, length, catalogue, {(group.ring_id, group.epoch): group for group in infos})
+    return Footer(header, end, catalogue, {(group.ring_id, group.epoch): group for group in infos})
 
 
 def _padded(length: int) -> int:

@@ -348,7 +348,7 @@ def _may_subscribe(owner: str, topic_filter: str) -> bool:
 
 def world_of(bench: Bench, seed: int) -> World:
     for number, owner in enumerate(OWNERS):
-        bench.broker.policies[number] = ListenerPolicy(owner or "none", allow_anonymous=True, tenant=owner)
+        bench.broker.policies[number] = ListenerPolicy(allow_anonymous=True, tenant=owner)
     bench.broker.router.delay_max_s = DELAY_MAX_S
     return World(bench, seed)
 

@@ -163,8 +163,8 @@ class Bench:
             wall_ns=lambda: self.now_ns,
             **{"streams": [(["#"], [self.partition])] if by_rules else (), **broker},
         )
-        self.broker.policies[0] = ListenerPolicy("test", allow_anonymous=True)
-        self.broker.policies[1] = ListenerPolicy("strict", allow_anonymous=False)
+        self.broker.policies[0] = ListenerPolicy(allow_anonymous=True)
+        self.broker.policies[1] = ListenerPolicy(allow_anonymous=False)
         self.stats = Counters(self.engine)
         self.settle()
 

@@ -1,12 +1,12 @@
 """Rules for tests: everything is allowed. A test overrides what it refuses, delays or records."""
 
-from edge.auth.interfaces import Answer, ClientInfo, Verdict
+from edge.auth.interfaces import Answer, ClientInfo
 
 
 class Anybody:
     """Believes every user name."""
 
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> Verdict:
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> Answer:
         return True
 
     def is_still_authorized(self, client: ClientInfo) -> bool:

@@ -14,7 +14,7 @@ QUOTA, DENIED = ReasonCode.QUOTA_EXCEEDED, ReasonCode.NOT_AUTHORIZED
 
 def with_listeners(bench: Bench) -> Bench:
     for number, tenant in ((A, "a"), (B, "b")):
-        bench.broker.policies[number] = ListenerPolicy(tenant, allow_anonymous=True, tenant=tenant)
+        bench.broker.policies[number] = ListenerPolicy(allow_anonymous=True, tenant=tenant)
     return bench
 
 

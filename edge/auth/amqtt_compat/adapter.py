@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.auth.amqtt_compat.events import PluginEvents
 from edge.auth.fair_executor import origin
-from edge.auth.interfaces import AccessList, Answer, Authenticator, ClientInfo, Verdict
+from edge.auth.interfaces import AccessList, Answer, Authenticator, ClientInfo
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.mqtt.topic_filters import split_share
@@ -147,7 +147,7 @@ class PluginAdapter:
 
     # ---- requests ----
 
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> Verdict:
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> Answer:
         """Request a decision of all plug-ins that authenticate, and remember an accepted login."""
         loaded = self._loaded
         assert loaded is not None
@@ -164,13 +164,13 @@ class PluginAdapter:
 
         return self._run(self._delay_refusal(self._bounded(decide, origin(client.address))))
 
-    def delay_refusal(self, verdict: Verdict) -> Verdict:
-        """The same verdict; a refusal takes as long as that of a plug-in."""
-        if verdict is True:
+    def delay_refusal(self, answer: Answer) -> Answer:
+        """The same answer; a refusal takes as long as that of a plug-in."""
+        if answer is True:
             return True
 
         async def decided() -> bool:
-            return await asyncio.wrap_future(verdict) if isinstance(verdict, Future) else verdict
+            return await asyncio.wrap_future(answer) if isinstance(answer, Future) else answer
 
         return self._run(self._delay_refusal(decided()))
 

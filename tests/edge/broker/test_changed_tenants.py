@@ -77,7 +77,7 @@ def test_another_rate_applies_to_connected_clients() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_an_added_tenant_works_at_once_wherever_it_stands(first: bool) -> None:
     with bench_of() as bench:
-        bench.broker.policies[4] = ListenerPolicy("c", allow_anonymous=True, tenant="c")
+        bench.broker.policies[4] = ListenerPolicy(allow_anonymous=True, tenant="c")
         one = bench.client("x", listener=A)
         assert code_of(bench, 4) == DENIED  # no client without its tenant
         added, old = Tenant("c", quota=TenantQuota(connections_max=1)), (Tenant("a"), Tenant("b"))

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from edge.auth.interfaces import ClientCertificate, ClientInfo, ListenerPolicy, Verdict
+from edge.auth.interfaces import Answer, ClientCertificate, ClientInfo, ListenerPolicy
 from edge.engine.engine import EngineLimits
 from edge.mqtt import (
     ConnAck,
@@ -125,7 +125,7 @@ class Passwords(Anybody):
         self.later: Future[bool] | None = None
         self.revoked: set[str | None] = set()
 
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> Verdict:
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> Answer:
         return self.later or (client.username == "ann" and password == b"secret")
 
     def is_still_authorized(self, client: ClientInfo) -> bool:
@@ -161,14 +161,14 @@ def test_anonymous_clients_are_for_listeners_that_allow_them(bench: Bench) -> No
 class ByCertificate(Passwords):
     """Lets in who shows the certificate of a press, whatever it calls itself."""
 
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> Verdict:
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> Answer:
         return client.certificate_der == b"press"
 
 
 def shows_certificate(bench: Bench, wire: Wire, name: str) -> None:
     """Give this connection of listener 1 a certificate, and others none."""
     shown = {wire.handle: ClientCertificate(name, b"press")}
-    bench.broker.policies[1] = ListenerPolicy("strict", allow_anonymous=False, has_certificates=True)
+    bench.broker.policies[1] = ListenerPolicy(allow_anonymous=False, has_certificates=True)
     bench.broker.certificate_of = shown.get
 
 

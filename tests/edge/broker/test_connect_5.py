@@ -54,7 +54,7 @@ def test_what_is_as_the_specification_has_it_is_not_said() -> None:
 
 
 def test_a_listener_may_take_smaller_packets(bench: Bench) -> None:
-    bench.broker.policies[2] = ListenerPolicy("small", allow_anonymous=True, packet_max_bytes=1000)
+    bench.broker.policies[2] = ListenerPolicy(allow_anonymous=True, packet_max_bytes=1000)
     _, answer = connack(bench, connect5(), listener=2)
     assert answer.properties.maximum_packet_size_bytes == 1000
     wire, answer = connack(bench, connect5("w", will=Will("t", bytes(1001))), listener=2)
@@ -174,7 +174,7 @@ def test_who_asks_for_problem_information_is_told_which_statement_it_broke(bench
 
 
 def test_a_listener_may_send_everybody_to_another_server(bench: Bench) -> None:
-    bench.broker.policies[2] = ListenerPolicy("old", allow_anonymous=True, redirect_to="new.example:1883")
+    bench.broker.policies[2] = ListenerPolicy(allow_anonymous=True, redirect_to="new.example:1883")
     wire, answer = connack(bench, connect5(), listener=2)
     expected = Properties(server_reference="new.example:1883")
     assert answer == ConnAck(False, ReasonCode.USE_ANOTHER_SERVER, expected)

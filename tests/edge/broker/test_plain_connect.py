@@ -145,7 +145,7 @@ def test_a_listener_with_a_rule_for_clients_decides_by_all_steps(
     policy: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Bench() as bench:
-        bench.broker.policies[0] = replace(ListenerPolicy("test", allow_anonymous=True), **policy)
+        bench.broker.policies[0] = replace(ListenerPolicy(allow_anonymous=True), **policy)
         results = taken_in_one_step(monkeypatch, bench)
         wire = bench.wire()
         wire.send(Connect("c"))

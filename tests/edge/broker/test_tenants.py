@@ -307,8 +307,8 @@ def test_a_user_of_another_tenant_is_refused_by_a_listener_and_counted() -> None
 def test_the_name_in_a_certificate_decides_the_tenant() -> None:
     tenants = Tenants([Tenant("a", certificates=("pump-*",)), Tenant("b", certificates=("press-*",))])
     with with_listeners(Bench(tenants=tenants)) as bench:
-        bench.broker.policies[4] = ListenerPolicy("tls", allow_anonymous=True, has_certificates=True)
-        bench.broker.policies[5] = ListenerPolicy("tls-a", True, has_certificates=True, tenant="a")
+        bench.broker.policies[4] = ListenerPolicy(allow_anonymous=True, has_certificates=True)
+        bench.broker.policies[5] = ListenerPolicy(True, has_certificates=True, tenant="a")
         bench.broker.certificate_of = lambda connection: ClientCertificate("press-7")
         assert code_of(bench, 4) == ReasonCode.SUCCESS
         assert [session.client_info.prefix for session in bench.broker.sessions] == ["$tenant/b/"]

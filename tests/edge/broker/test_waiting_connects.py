@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from edge.auth.interfaces import ClientInfo, Verdict
+from edge.auth.interfaces import Answer, ClientInfo
 from edge.broker.waiting_connects import USUAL_MAX_BYTES, WAITING_MAX_BYTES, WaitingConnects
 from edge.engine.engine import EngineLimits
 from edge.mqtt import Auth, ConnAck, Connect, Packet, Properties, ReasonCode, Version
@@ -25,7 +25,7 @@ class Slow(Anybody):
     def __init__(self) -> None:
         self.answers: list[Future[bool]] = []
 
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> Verdict:
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> Answer:
         self.answers.append(Future())
         return self.answers[-1]
 
