@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -82,12 +82,10 @@ def _broker(arguments: argparse.Namespace) -> Iterator[tuple[BrokerFiles, Connec
     named = arguments.runtime_dir or (wanted.runtime_dir if arguments.config else None)
     until = time.monotonic() + BROKER_WAIT_S
     while True:
-        connection = _connection(named)
-        if connection is not None:
-            with connection:
-                files = BrokerFiles.of_settings(connection.request(Settings(), SettingList).settings)
-                if arguments.state_dir in (None, files.state_dir):
-                    yield files, connection
+        if (running := _running(named)) is not None:
+            with running[1]:
+                if arguments.state_dir in (None, running[0].state_dir):
+                    yield running
                     return
         if not wanted.state_dir.is_dir():
             hint = "name the broker by --config, --state-dir, --runtime-dir or --instance"
@@ -104,10 +102,14 @@ def _broker(arguments: argparse.Namespace) -> Iterator[tuple[BrokerFiles, Connec
         return
 
 
-def _connection(runtime_dir: Path | None) -> Connection | None:
-    """Connection to the broker; None if it does not run."""
+def _running(runtime_dir: Path | None) -> tuple[BrokerFiles, Connection] | None:
+    """Files of the broker, and a connection to it; None if it does not run, or ends meanwhile."""
     try:
-        return Connection(runtime_dir)
+        with ExitStack() as stack:
+            connection = stack.enter_context(Connection(runtime_dir))
+            files = BrokerFiles.of_settings(connection.request(Settings(), SettingList).settings)
+            stack.pop_all()
+            return files, connection
     except AccessDenied:
         raise
     except BrokerUnreachable:

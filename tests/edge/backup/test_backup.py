@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edge.backup.manifest import read_manifest
 from edge.cli import main
 from edge.config.directory_lock import DirectoryLock
+from edge.local.protocol import Connection
 from tests.support.brim_process import BrimProcess
 from tests.support.other_user import GROUP, USER, other_user_or_skip
 from tests.support.paho_client import Paho
@@ -232,6 +234,22 @@ def test_a_backup_waits_for_a_broker_that_starts(scene: Scene, monkeypatch: pyte
     monkeypatch.setattr(time, "sleep", start)
     assert main(["backup", str(scene.backup), "--config", f"{scene.directory}/brim.toml"]) == 0
     assert read_manifest(scene.backup).is_live
+
+
+def test_a_broker_that_ends_at_the_first_request_is_backed_up_as_a_stopped_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.publish(1)
+    request = Connection.request
+
+    def end(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        scene.broker.stop()
+        return request(*arguments)
+
+    monkeypatch.setattr(Connection, "request", end)
+    assert main(["backup", str(scene.backup), "--config", f"{scene.directory}/brim.toml"]) == 0
+    assert not read_manifest(scene.backup).is_live
 
 
 def test_nothing_is_overwritten(scene: Scene) -> None:
