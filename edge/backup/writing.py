@@ -83,8 +83,9 @@ def make_backup(
         os.rename(partial, target)
         OsFiles().dirsync(str(target.absolute().parent))
     except EdgeError as error:
-        hint = "; ".join(filter(None, (f"rm -r {partial}", error.hint)))
-        raise EdgeError(f"backup not made: {error}", hint=hint) from error
+        raise EdgeError(
+            f"backup not made: {error}", hint=f"rm -r {partial}; {error.hint or 'try again'}"
+        ) from error
     except OSError as error:
         place = error.filename or partial
         raise EdgeError(

@@ -89,7 +89,7 @@ def test_a_broker_killed_before_its_snapshot_ends_the_backup_with_an_error(scene
         scene.broker.kill()
         with pytest.raises(EdgeError, match="backup not made") as raised:
             make_backup(_files(scene), scene.backup, brim="0", save=lambda: connection.request(Save(), Saved))
-    assert raised.value.hint == f"rm -r {partial_of(scene.backup)}"
+    assert raised.value.hint == f"rm -r {partial_of(scene.backup)}; try again"
     assert not scene.backup.exists()
     with pytest.raises(EdgeError, match="is not a complete backup"):
         read_manifest(partial_of(scene.backup))
