@@ -2,7 +2,19 @@
 
 import pytest
 
-from edge.mqtt import PingReq, PingResp, Properties, PubAck, Publish, Subscribe, Subscription, Version
+from edge.engine.engine import NO_TOPIC
+from edge.mqtt import (
+    ConnAck,
+    Connect,
+    PingReq,
+    PingResp,
+    Properties,
+    PubAck,
+    Publish,
+    Subscribe,
+    Subscription,
+    Version,
+)
 from ringbuf import FLAG_EXPIRY
 from tests.support.mqtt_bench import Bench, Wire
 from tests.support.mqtt_producer import producer_of
@@ -112,3 +124,57 @@ def test_a_source_that_goes_takes_what_is_in_flight_with_it_whatever_was_acknowl
             assert len(wire.received()) == 40
             wire.send(*(PubAck(identifier) for identifier in range(2, 41)))
         assert bench.stats.clients(bench.broker.sessions)[0].in_flight == 0
+
+
+def absent_subscriber(bench: Bench) -> int:
+    """Handle of a session that waits for t/# without its client."""
+    wire = bench.client5("s", expiry_s=1_000)
+    wire.send(Subscribe(1, (Subscription("t/#", 1),)))
+    wire.received()
+    wire.drop()
+    session = bench.broker.sessions.get("s")
+    assert session is not None
+    return session.handle
+
+
+def returned(bench: Bench) -> list[tuple[str, bytes]]:
+    """(topic, payload) of the messages that its client gets when it connects again."""
+    wire = bench.wire(Version.V5)
+    wire.send(Connect("s", clean_start=False, version=Version.V5))
+    accepted, *messages = wire.received()
+    assert isinstance(accepted, ConnAck)
+    return [(it.topic, bytes(it.payload)) for it in messages if isinstance(it, Publish)]
+
+
+def age(bench: Bench) -> None:
+    """Let the clock hand pass each topic twice."""
+    for _ in range(2):
+        bench.engine.topics_age(1_000)
+
+
+def test_a_topic_of_a_record_that_waits_in_a_producer_ring_is_not_forgotten_before_the_record_has_gone() -> (
+    None
+):
+    with Bench() as bench, producer_of(bench) as producer:
+        absent_subscriber(bench)
+        sent = [(f"t/{number}", b"%d" % number) for number in range(5)]
+        producer.publish(*sent, flags=1)
+        age(bench)
+        assert [bench.engine.topic_find(topic.encode()) == NO_TOPIC for topic, _ in sent] == [False] * 5
+        for _ in range(100):  # the ring overwrites them, and the broker has copies
+            producer.publish(("other", bytes(1_000)))
+        age(bench)
+        assert [bench.engine.topic_find(topic.encode()) == NO_TOPIC for topic, _ in sent] == [True] * 5
+        assert returned(bench) == sent
+        assert bench.stats.dropped()["forged"] == 0
+
+
+def test_a_record_of_a_producer_whose_topic_a_full_table_has_forgotten_is_dropped_at_delivery() -> None:
+    with Bench() as bench, producer_of(bench) as producer:
+        handle = absent_subscriber(bench)
+        producer.publish(("t/1", b"x"), ("t/2", b"y"), flags=1)
+        assert bench.engine.topics_recycle(1_000) >= 2
+        assert bench.engine.queue_topics(handle) == b""  # as a change of the access rules requests
+        assert bench.engine.queue_names(handle) == []
+        assert returned(bench) == []
+        assert bench.stats.dropped()["forged"] == 2

@@ -450,6 +450,8 @@ static bool resolve_producer_record(mq_engine *engine, mq_journal_replay *replay
     bool known = topic_named(engine, replay, name, frame.topic_length, out, &entry->topic);
     if (!known || entry->topic != MQ_NO_TOPIC) /* delivery checks the key again */
         entry->where = where;
+    if (known && entry->topic != MQ_NO_TOPIC)
+        ((mq_topic *)mq_slab_at(&engine->topics, entry->topic))->produced = where;
     return known;
 }
 

@@ -12,16 +12,21 @@
  */
 #include "mqtt/out/frame.h"
 
+static bool is_of_producer(const mq_engine *engine, const mq_entry *entry)
+{
+    const mq_ring *ring = engine->rings[mq_where_ring(entry->where)];
+    return ring != NULL && ring->kind == MQ_RING_OF_PRODUCER;
+}
+
 /* Topic of the record of `entry`; MQ_NO_TOPIC if the record cannot be read now, or has another topic.
  * Delivery checks the names of a producer's records. */
 static uint32_t topic_of(mq_engine *engine, const mq_entry *entry)
 {
     const mq_topic *topic = mq_slab_at(&engine->topics, entry->topic);
-    const mq_ring *ring = engine->rings[mq_where_ring(entry->where)];
     mq_frame frame;
     if (topic == NULL || !(topic->item.generation & 1))
         return MQ_NO_TOPIC;
-    if (ring != NULL && ring->kind == MQ_RING_OF_PRODUCER)
+    if (is_of_producer(engine, entry))
         return entry->topic;
     if (mq_message_plan(engine, entry, true, &frame) != MQ_BUILT)
         return MQ_NO_TOPIC;
@@ -39,10 +44,10 @@ uint32_t mq_queue_topics(mq_engine *engine, const mq_session *session, uint32_t 
         if (entry.where == MQ_NOWHERE)
             continue;
         uint32_t topic = topic_of(engine, &entry);
-        if (topic == MQ_NO_TOPIC)
-            mq_entry_set_topic(walk.at, MQ_NO_TOPIC);
-        else
+        if (topic != MQ_NO_TOPIC)
             out[count++] = topic;
+        else if (!is_of_producer(engine, &entry)) /* those keep the topic by which they were routed */
+            mq_entry_set_topic(walk.at, MQ_NO_TOPIC);
     }
     return count;
 }

@@ -96,6 +96,7 @@ static bool route_record(mq_engine *engine, uint32_t index, mq_ring *ring, const
     }
     mq_message message = message_of(view);
     topic->used = true;
+    topic->produced = mq_where(index, view->position);
     engine->counters.from_producers++;
     engine->appended_bytes += view->header.length;
     if (view->header.flags & RB_FLAG_RETAIN)

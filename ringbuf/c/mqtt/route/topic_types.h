@@ -45,6 +45,7 @@ struct mq_topic {
     mq_blob *retained;
     mq_owner *owner;  /* owner whose message created the topic; NULL: none */
     mq_node *node;    /* of its name in the trie */
+    uint64_t produced; /* `where` of the last record that a producer ring had; 0: none */
 };
 
 #endif

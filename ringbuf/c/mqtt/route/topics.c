@@ -8,6 +8,7 @@
  */
 #include "base/hash.h"
 #include "mqtt/mqtt.h"
+#include "mqtt/out/queue.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -110,8 +111,17 @@ void mq_topic_free(mq_engine *engine, mq_topic *topic)
     engine->counters.topics = engine->topics.live;
 }
 
+/* True if a producer ring still has a record of the topic.  Sessions may wait for it, and it is delivered
+ * only if its name is still that of the topic. */
+static bool is_in_producer_ring(const mq_engine *engine, const mq_topic *topic)
+{
+    const mq_ring *ring = engine->rings[mq_where_ring(topic->produced)];
+    return topic->produced != 0 && ring != NULL && ring->kind == MQ_RING_OF_PRODUCER &&
+           rb_reader_holds(ring->reader, mq_where_position(topic->produced));
+}
+
 /* Advance the clock hand by at most `steps`.  A topic used since its last visit is spared once. */
-mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
+static mq_topic *next_unused(mq_engine *engine, uint32_t *steps, bool spare_produced)
 {
     while (*steps > 0 && engine->topics.created > 0) {
         mq_topic *topic = mq_slab_at(&engine->topics, engine->clock_hand);
@@ -120,16 +130,23 @@ mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
         if (!(topic->item.generation & 1) || topic->retained != NULL || topic->changed ||
             topic->pending_visibility > 0 || engine->retained_unlisted)
             continue;
-        if (!topic->used)
+        if (!topic->used && !(spare_produced && is_in_producer_ring(engine, topic)))
             return topic;
         topic->used = false;
     }
     return NULL;
 }
 
-/* Two rounds: a topic spared in the first round may be found in the second. */
+mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
+{
+    return next_unused(engine, steps, true);
+}
+
+/* Two rounds: a topic spared in the first round may be found in the second.  A third one, because a full
+ * table must not depend on the producers. */
 mq_topic *mq_topic_recyclable(mq_engine *engine)
 {
-    uint32_t steps = 2 * engine->topics.created;
-    return mq_topic_idle(engine, &steps);
+    uint32_t steps = 2 * engine->topics.created, more = engine->topics.created;
+    mq_topic *topic = next_unused(engine, &steps, true);
+    return topic != NULL ? topic : next_unused(engine, &more, false);
 }
