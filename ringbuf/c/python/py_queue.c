@@ -100,13 +100,15 @@ PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
     return bits == NULL ? PyErr_NoMemory() : PyLong_FromUnsignedLong(purged);
 }
 
-/* Append the names of the entries without a topic to `names`.  False: a Python error. */
-static bool append_names(mq_engine *engine, const mq_session *session, PyObject *names)
+/* Append the names of the entries without a topic to `names`.  False: a Python error.  `before_log`: delivery
+ * to a session waits for the first record that only the log has, and the names behind it are examined when it
+ * was read.  The queues of a group do not wait: members take their records. */
+static bool append_names(mq_engine *engine, const mq_session *session, bool before_log, PyObject *names)
 {
     mq_frame frame;
     mq_walk walk = {0};
     bool whole = true;
-    while (whole && mq_queue_next_unnamed(engine, session, &walk, &frame)) {
+    while (whole && mq_queue_next_unnamed(engine, session, before_log, &walk, &frame)) {
         PyObject *name = PyBytes_FromStringAndSize((const char *)frame.topic, frame.topic_length);
         whole = name != NULL && PyList_Append(names, name) == 0;
         Py_XDECREF(name);
@@ -123,18 +125,18 @@ PyObject *engine_queue_names(engine_object *self, PyObject *handle)
     if (names == NULL || session == NULL)
         return names;
     mq_session *again = session->group == NULL ? NULL : session->group->returned;
-    if (!append_names(self->engine, session, names) ||
-        (again != NULL && !append_names(self->engine, again, names)))
+    if (!append_names(self->engine, session, session->group == NULL, names) ||
+        (again != NULL && !append_names(self->engine, again, false, names)))
         Py_CLEAR(names);
     return names;
 }
 
-static Py_ssize_t apply_verdicts(mq_engine *engine, mq_session *session, const bytes_view *denied,
-                                 Py_ssize_t at)
+static Py_ssize_t apply_verdicts(mq_engine *engine, mq_session *session, bool before_log,
+                                 const bytes_view *denied, Py_ssize_t at)
 {
     mq_frame frame;
     mq_walk walk = {0};
-    while (at < denied->length && mq_queue_next_unnamed(engine, session, &walk, &frame))
+    while (at < denied->length && mq_queue_next_unnamed(engine, session, before_log, &walk, &frame))
         mq_queue_name(engine, session, &walk, &frame, ((const char *)denied->bytes)[at++] != 0);
     return at;
 }
@@ -146,9 +148,9 @@ PyObject *engine_queue_name(engine_object *self, args_t args, Py_ssize_t count)
     if (take(count, 2) != 0 || view_of(args[1], &denied) != 0 || session_from(self, args[0], &session) != 0)
         return NULL;
     if (session != NULL) {
-        Py_ssize_t at = apply_verdicts(self->engine, session, &denied, 0);
+        Py_ssize_t at = apply_verdicts(self->engine, session, session->group == NULL, &denied, 0);
         if (session->group != NULL && session->group->returned != NULL)
-            apply_verdicts(self->engine, session->group->returned, &denied, at);
+            apply_verdicts(self->engine, session->group->returned, false, &denied, at);
     }
     Py_RETURN_NONE;
 }

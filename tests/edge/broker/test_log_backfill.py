@@ -81,6 +81,28 @@ def test_who_was_away_for_many_laps_gets_everything_from_the_log_in_order(
         assert dropped(bench, "sleeper") == {}
 
 
+def test_names_are_examined_up_to_the_first_record_of_the_log_and_all_of_a_group_whose_members_take_them(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """A change of access rules examines a queue by its names where the table has forgotten the topics."""
+    with ColdLog.behind(bench, tmp_path) as cold:
+        away(bench, "sleeper")
+        away(bench, "member", "$share/g/t/#")
+        publish(cold, bench.client("p"), 0, 2 * LAPS)
+        (group,) = bench.broker.router._groups.values()
+        session = bench.broker.sessions.get("sleeper")
+        assert session is not None
+        assert bench.engine.topics_recycle(10) > 0
+        for handle in (session.handle, group.handle):
+            assert bench.engine.queue_topics(handle) == b""
+        assert bench.engine.queue_names(session.handle) == []
+        in_memory = len(bench.records())
+        assert bench.engine.queue_names(group.handle) == [b"t/a"] * in_memory
+        bench.engine.queue_name(group.handle, b"\1" * in_memory)
+        assert bench.engine.queue_names(group.handle) == []
+        assert numbers(cold, back(bench, "sleeper")) == list(range(2 * LAPS))
+
+
 def test_the_log_is_read_while_no_thread_can_be_started(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,10 +52,13 @@ uint32_t mq_queue_topics(mq_engine *engine, const mq_session *session, uint32_t 
     return count;
 }
 
-bool mq_queue_next_unnamed(mq_engine *engine, const mq_session *session, mq_walk *walk, mq_frame *frame)
+bool mq_queue_next_unnamed(mq_engine *engine, const mq_session *session, bool before_log, mq_walk *walk,
+                           mq_frame *frame)
 {
     while (session->queue_count > 0 && mq_queue_next(session, walk)) {
         mq_entry entry = mq_entry_at(walk->at);
+        if (before_log && mq_is_only_in_log(engine, &entry))
+            return false;
         if (entry.topic == MQ_NO_TOPIC_PACKED && entry.where != MQ_NOWHERE &&
             mq_message_plan(engine, &entry, true, frame) == MQ_BUILT)
             return true;

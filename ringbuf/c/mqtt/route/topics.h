@@ -118,9 +118,10 @@ typedef struct mq_denied { /* set of topics that the session may not receive */
 uint32_t mq_queue_topics(mq_engine *engine, const mq_session *session, uint32_t *out);
 /* returns the number of removed entries */
 uint32_t mq_purge(mq_engine *engine, mq_session *session, const mq_denied *denied);
-/* Find the next entry without a topic whose record is in memory, after `walk`; its name is in `frame`. */
+/* Find the next entry without a topic whose record is in memory, after `walk`; its name is in `frame`.  With
+ * `before_log` the search ends at the first record that only the log has. */
 struct mq_frame;
-bool mq_queue_next_unnamed(mq_engine *engine, const mq_session *session, mq_walk *walk,
+bool mq_queue_next_unnamed(mq_engine *engine, const mq_session *session, bool before_log, mq_walk *walk,
                            struct mq_frame *frame);
 /* Remove that entry, or give it the topic of its name if the table has the name. */
 void mq_queue_name(mq_engine *engine, mq_session *session, const mq_walk *walk, const struct mq_frame *frame,
