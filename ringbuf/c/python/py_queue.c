@@ -83,21 +83,20 @@ PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
     if (take(count, 2) != 0 || view_of(args[1], &topics) != 0 || session_from(self, args[0], &session) != 0)
         return NULL;
     uint32_t topic_slots = self->engine->topics.created, purged = 0;
-    uint8_t *bits = calloc(1, topic_slots / 8 + 1);
-    mq_denied denied = {.bits = bits};
-    for (Py_ssize_t i = 0; bits != NULL && i < topics.length / 4; i++) {
+    uint8_t *denied = calloc(1, topic_slots / 8 + 1);
+    for (Py_ssize_t i = 0; denied != NULL && i < topics.length / 4; i++) {
         uint32_t index = index_at(&topics, i);
         if (index < topic_slots)
-            bits[index / 8] |= (uint8_t)(1u << index % 8);
+            denied[index / 8] |= (uint8_t)(1u << index % 8);
     }
-    if (bits != NULL && session != NULL) {
-        purged = mq_purge(self->engine, session, &denied);
+    if (denied != NULL && session != NULL) {
+        purged = mq_purge(self->engine, session, denied);
         if (session->group != NULL && session->group->returned != NULL)
-            purged += mq_purge(self->engine, session->group->returned, &denied);
-        mq_retained_deliveries_purge(session, &denied);
+            purged += mq_purge(self->engine, session->group->returned, denied);
+        mq_retained_deliveries_purge(session, denied);
     }
-    free(bits);
-    return bits == NULL ? PyErr_NoMemory() : PyLong_FromUnsignedLong(purged);
+    free(denied);
+    return denied == NULL ? PyErr_NoMemory() : PyLong_FromUnsignedLong(purged);
 }
 
 /* Append the names of the entries without a topic to `names`.  False: a Python error.  `before_log`: delivery

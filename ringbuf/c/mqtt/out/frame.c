@@ -168,7 +168,7 @@ static mq_built check_producer_record(const mq_engine *engine, const mq_entry *e
     const mq_topic *routed = mq_slab_at(&engine->topics, entry->topic);
     if (!rb_reader_holds(frame->producer->reader, mq_where_position(entry->where)))
         return MQ_OVERRUN;
-    if (routed == NULL || !(routed->item.generation & 1) || routed->length != hidden + frame->topic_length ||
+    if (!(routed->item.generation & 1) || routed->length != hidden + frame->topic_length ||
         memcmp(routed->name + hidden, topic, frame->topic_length) != 0)
         return MQ_FORGED;
     return MQ_BUILT;

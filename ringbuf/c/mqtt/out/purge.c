@@ -79,7 +79,7 @@ void mq_queue_name(mq_engine *engine, mq_session *session, const mq_walk *walk, 
     }
 }
 
-uint32_t mq_purge(mq_engine *engine, mq_session *session, const mq_denied *denied)
+uint32_t mq_purge(mq_engine *engine, mq_session *session, const uint8_t *denied)
 {
     uint32_t count = 0;
     mq_walk walk = {0};
@@ -88,7 +88,7 @@ uint32_t mq_purge(mq_engine *engine, mq_session *session, const mq_denied *denie
         if (entry.where == MQ_NOWHERE)
             continue;
         uint32_t topic = topic_of(engine, &entry);
-        if (topic == MQ_NO_TOPIC || !(denied->bits[topic / 8] >> topic % 8 & 1))
+        if (topic == MQ_NO_TOPIC || !(denied[topic / 8] >> topic % 8 & 1))
             continue;
         mq_entry_drop(engine, session, &entry, MQ_DROP_DENIED);
         mq_entry_take_back(walk.at);

@@ -130,7 +130,7 @@ void mq_retained_deliveries_list(mq_engine *engine, mq_session *session)
             take_out(engine, place);
 }
 
-void mq_retained_deliveries_purge(mq_session *session, const mq_denied *denied)
+void mq_retained_deliveries_purge(mq_session *session, const uint8_t *denied)
 {
     for (mq_retained_delivery *delivery = session->retained_deliveries; delivery != NULL;
          delivery = delivery->next) {
@@ -138,7 +138,7 @@ void mq_retained_deliveries_purge(mq_session *session, const mq_denied *denied)
             continue;
         uint32_t kept = delivery->at;
         for (uint32_t i = delivery->at; i < delivery->count; i++)
-            if (!(denied->bits[delivery->topics[i] / 8] >> delivery->topics[i] % 8 & 1))
+            if (!(denied[delivery->topics[i] / 8] >> delivery->topics[i] % 8 & 1))
                 delivery->topics[kept++] = delivery->topics[i];
         delivery->count = kept;
     }

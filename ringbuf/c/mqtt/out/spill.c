@@ -161,7 +161,7 @@ static bool copy_is_whole(mq_engine *engine, mq_blob *blob, const mq_topic *topi
     const uint8_t *bytes = (const uint8_t *)&blob->record;
     rb_parts parts;
     if (rb_record_parts(&blob->record, bytes, blob->record.length, &parts) != RB_OK ||
-        topic == NULL || !(topic->item.generation & 1) || topic->length != blob->record.key_length ||
+        !(topic->item.generation & 1) || topic->length != blob->record.key_length ||
         memcmp(topic->name, bytes + RB_RECORD_HEADER_BYTES, topic->length) != 0)
         return false;
     return !(blob->record.flags & RB_FLAG_PROPERTIES) ||

@@ -110,14 +110,12 @@ uint32_t mq_retained_author_next(mq_engine *engine, uint32_t from, uint32_t plac
 void mq_retained_forget(mq_engine *engine, mq_topic *topic); /* remove the retained message, if any */
 
 /* purge.c */
-typedef struct mq_denied { /* set of topics that the session may not receive */
-    const uint8_t *bits;   /* one bit for each topic in the table */
-} mq_denied;
 /* Get the topics of a queue, and forget the topic of each entry for which it is not certain.  Returns their
  * number. */
 uint32_t mq_queue_topics(mq_engine *engine, const mq_session *session, uint32_t *out);
-/* returns the number of removed entries */
-uint32_t mq_purge(mq_engine *engine, mq_session *session, const mq_denied *denied);
+/* Remove the entries of the topics that the session may not receive: one bit for each topic in the table.
+ * Returns their number. */
+uint32_t mq_purge(mq_engine *engine, mq_session *session, const uint8_t *denied);
 /* Find the next entry without a topic whose record is in memory, after `walk`; its name is in `frame`.  With
  * `before_log` the search ends at the first record that only the log has. */
 struct mq_frame;
@@ -142,7 +140,7 @@ bool mq_retained_delivery_begin(mq_engine *engine, mq_session *session, uint32_t
                                 const mq_retained_scope *scope);
 void mq_retained_delivery_end(mq_engine *engine, mq_session *session, const void *filter, uint32_t length);
 void mq_retained_deliveries_list(mq_engine *engine, mq_session *session);
-void mq_retained_deliveries_purge(mq_session *session, const mq_denied *denied);
+void mq_retained_deliveries_purge(mq_session *session, const uint8_t *denied); /* as mq_purge() */
 void mq_retained_deliveries_clear(mq_engine *engine, mq_session *session);
 /* Find the next message for `session`.  It stays the next one until mq_retained_delivery_advance(),
  * which takes a reference for its entry. */
