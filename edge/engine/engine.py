@@ -327,11 +327,15 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
         """
 
     def topics_recycle(self, topics_max: int, /) -> int:
-        """Forget up to `topics_max` topics without recent use or retained message. Returns their number."""
+        """Forget up to `topics_max` topics without recent use or retained message. Returns their number.
+
+        Topics of records in producer rings only if there are no others: these records are then dropped.
+        """
 
     def topics_age(self, places: int, /) -> int:
         """Age the next `places` of the table: topics not used since the last time around are forgotten,
-        unless they retain a message. Returns their number. Each time around frees the memory of empty parts.
+        unless they retain a message or a producer ring has a record of them. Returns their number. Each time
+        around frees the memory of empty parts.
         """
 
     def subscription_ids_take(self, identifiers: bytes, /) -> int:

@@ -82,7 +82,7 @@ static void answer_topic(play *play, mq_connection *connection, const mq_event *
     if (topic == NULL)
         topic = mq_topic_add(play->engine, name, length, play->ring, false);
     if (topic == NULL) {
-        mq_topic *old = mq_topic_recyclable(play->engine);
+        mq_topic *old = mq_topic_recyclable(play->engine, false);
         if (old != NULL)
             mq_topic_free(play->engine, old);
         skip(connection, MQ_REASON_QUOTA_EXCEEDED);

@@ -253,14 +253,23 @@ static void topic_forget(mq_engine *engine, mq_topic *topic)
     engine->counters.topics_recycled++;
 }
 
+static unsigned long long topics_recycle(mq_engine *engine, unsigned long long limit, bool spare_produced)
+{
+    unsigned long long forgotten = 0;
+    for (mq_topic *topic;
+         forgotten < limit && (topic = mq_topic_recyclable(engine, spare_produced)) != NULL; forgotten++)
+        topic_forget(engine, topic);
+    return forgotten;
+}
+
 PyObject *engine_topics_recycle(engine_object *self, PyObject *most)
 {
-    unsigned long long limit, forgotten = 0;
+    unsigned long long limit, forgotten;
     if (unsigned_of(most, UINT32_MAX, &limit) != 0)
         return NULL;
-    for (mq_topic *topic; forgotten < limit && (topic = mq_topic_recyclable(self->engine)) != NULL;
-         forgotten++)
-        topic_forget(self->engine, topic);
+    forgotten = topics_recycle(self->engine, limit, true);
+    if (forgotten == 0) /* producers alone must not keep the table full */
+        forgotten = topics_recycle(self->engine, limit, false);
     return PyLong_FromUnsignedLongLong(forgotten);
 }
 

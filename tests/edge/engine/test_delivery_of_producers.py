@@ -173,7 +173,8 @@ def test_a_record_of_a_producer_whose_topic_a_full_table_has_forgotten_is_droppe
     with Bench() as bench, producer_of(bench) as producer:
         handle = absent_subscriber(bench)
         producer.publish(("t/1", b"x"), ("t/2", b"y"), flags=1)
-        assert bench.engine.topics_recycle(1_000) >= 2
+        while bench.engine.topics_recycle(1_000):  # other topics first
+            pass
         assert bench.engine.queue_topics(handle) == b""  # as a change of the access rules requests
         assert bench.engine.queue_names(handle) == []
         assert returned(bench) == []

@@ -142,11 +142,9 @@ mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
     return next_unused(engine, steps, true);
 }
 
-/* Two rounds: a topic spared in the first round may be found in the second.  A third one, because a full
- * table must not depend on the producers. */
-mq_topic *mq_topic_recyclable(mq_engine *engine)
+/* Two rounds: a topic spared in the first round may be found in the second. */
+mq_topic *mq_topic_recyclable(mq_engine *engine, bool spare_produced)
 {
-    uint32_t steps = 2 * engine->topics.created, more = engine->topics.created;
-    mq_topic *topic = next_unused(engine, &steps, true);
-    return topic != NULL ? topic : next_unused(engine, &more, false);
+    uint32_t steps = 2 * engine->topics.created;
+    return next_unused(engine, &steps, spare_produced);
 }

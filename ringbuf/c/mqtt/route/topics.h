@@ -36,10 +36,11 @@ void mq_topic_free(mq_engine *engine, mq_topic *topic);
 /* Set the fields that depend on the form of the name and on the configured tenants. */
 void mq_topic_classify(const mq_engine *engine, mq_topic *topic);
 void mq_topic_owned(mq_engine *engine, mq_topic *topic, mq_owner *owner); /* charge it to `owner` */
-mq_topic *
-mq_topic_recyclable(mq_engine *engine); /* an unused topic without routes or messages; NULL: none */
-mq_topic *mq_topic_idle(mq_engine *engine,
-                        uint32_t *steps); /* likewise, among `steps` places; NULL: none */
+/* An unused topic without a retained message, of which no producer ring has a record.  NULL: none.
+ * Recyclable: in the whole table, and without `spare_produced` also one of a record in a producer ring, which
+ * is dropped at its delivery.  Idle: among `steps` places. */
+mq_topic *mq_topic_recyclable(mq_engine *engine, bool spare_produced);
+mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps);
 uint64_t mq_hash(const mq_engine *engine, const void *bytes,
                  uint32_t length); /* keyed, so that hostile input may be hashed */
 
