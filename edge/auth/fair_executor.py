@@ -20,10 +20,13 @@ NETWORK_BITS = 64  # of IPv6: one machine has all addresses of such a network
 
 
 def origin(address: str) -> str:
-    """The unit that takes turns: the host in `192.0.2.7:50123`, the network in `[2001:db8::7]:50123`."""
+    """The unit that takes turns: the host in `192.0.2.7:50123`, the network in `[2001:db8::7]:50123`.
+
+    All loopback addresses are one: any process of this machine has all of them.
+    """
     host = address.rpartition(":")[0]
     if not host.startswith("["):
-        return host
+        return "127.0.0.0/8" if host.startswith("127.") else host
     return str(ipaddress.IPv6Network((host[1:-1], NETWORK_BITS), strict=False))
 
 

@@ -1,8 +1,9 @@
 """HTTP endpoint for metrics and health: GET /metrics, /healthz and /readyz, a minimal HTTP/1.1.
 
-Serves one listening socket on the broker's event loop, off by default. Pages are created for each request,
-and change nothing. A connection, its TLS handshake included, is bounded in bytes and time, and connections in
-number; every answer closes its connection.
+Serves one listening socket on the broker's event loop, off by default. Pages change nothing. A connection,
+its TLS handshake included, is bounded in bytes and time, and every answer closes its connection. Connections
+are bounded in number so that no address excludes the others (edge.transport.http_places), and the work for
+them in time (http_pages.py).
 
 Without token and client certificates it serves every program that can reach the loopback interface. A
 request whose Host is not a name of that interface (host_names.py) is refused then: a web page that resolves
@@ -25,17 +26,17 @@ from edge.logging_setup import pairs
 from edge.observe.http_token import TokenFile
 from edge.transport.descriptors import METRICS
 from edge.transport.host_names import HostNames, host_of
+from edge.transport.http_listener import HttpListener
+from edge.transport.http_places import HttpConnection
 from edge.transport.listen_sockets import http_url
 
 log = logging.getLogger(__name__)
 
 REQUEST_MAX_BYTES = 8192
-REQUEST_S = 5.0
-AT_ONCE_MAX = 8  # a page reads every session
-OPEN_MAX = METRICS  # further connections are closed without reading
+REQUEST_S = 5.0  # for the handshake and the request, and again for the answer
+OPEN_MAX = METRICS
 LINGER_S = 1.0  # for clients that still send: closing a socket with unread input would discard the answer
 LINGER_MAX_BYTES = 1 << 20
-ACCEPT_AGAIN_S = 0.1  # after an error, such as no free descriptor
 
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
             405: "Method Not Allowed", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
@@ -49,6 +50,8 @@ class Answer(NamedTuple):
     body: bytes
     kind: str = _TEXT
 
+
+_NO_REQUEST = Answer(400, b"no whole request\n")
 
 # A page gets True if the request may see everything; None: the request must have the token.
 Page = Callable[[bool], Awaitable[Answer | None]]
@@ -69,7 +72,6 @@ class HttpEndpoint:
         token: TokenFile | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._connections_max = connections_max
         self._listener = listener
         self._names = HostNames(listener.getsockname()[0])
         self._may_log = LogThrottle()
@@ -77,13 +79,11 @@ class HttpEndpoint:
         self._token = token
         self._tls = tls
         self._is_mutual = tls is not None and tls.verify_mode is ssl.CERT_REQUIRED
-        self._accepting: asyncio.Task[None] | None = None
-        self._serving: set[asyncio.Task[None]] = set()
+        self._served = HttpListener(listener, self._serve, connections_max, "metrics")
 
     async def start(self) -> None:
         """Serve."""
-        self._listener.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept())
+        self._served.start()
         log.info("metrics %s", pairs(at=self.url))
 
     @property
@@ -91,72 +91,39 @@ class HttpEndpoint:
         """URL of the metrics."""
         return f"{http_url(self._listener, is_secure=self._tls is not None)}/metrics"
 
+    @property
+    def connections(self) -> int:
+        """Number of open connections."""
+        return self._served.connections
+
     async def stop(self) -> None:
         """Stop serving, and end requests under way."""
-        if self._accepting is not None:
-            tasks = [self._accepting, *self._serving]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        self._listener.close()
+        await self._served.stop()
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(self._listener)
-            except OSError:
-                await asyncio.sleep(ACCEPT_AGAIN_S)
-                continue
-            if len(self._serving) >= self._connections_max:
-                connection.close()
-                continue
-            task = loop.create_task(self._serve(connection))
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
-
-    async def _serve(self, connection: socket) -> None:
+    async def _serve(self, connection: HttpConnection) -> None:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=REQUEST_MAX_BYTES)
         protocol = asyncio.StreamReaderProtocol(reader)
+        deadline_s = loop.time() + REQUEST_S
         handshake_s = None if self._tls is None else REQUEST_S
         try:
             transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol, connection, ssl=self._tls, ssl_handshake_timeout=handshake_s
+                lambda: protocol, connection.socket, ssl=self._tls, ssl_handshake_timeout=handshake_s
             )
-        except (OSError, asyncio.CancelledError):  # no TLS, or no valid certificate; or stop()
-            connection.close()
+        except (OSError, asyncio.CancelledError):  # no TLS, or no valid certificate; displaced; or stop()
+            connection.socket.close()
             return
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-        # the client has closed, or does not read; or stop()
+        # the client has closed, or does not read; displaced; or stop()
         with suppress(OSError, TimeoutError, asyncio.CancelledError):
-            await self._talk(reader, writer)
+            request = await _request(reader, deadline_s)
+            connection.waits = lambda: False
+            answer = _NO_REQUEST if request is None else await self._answer(request)
+            connection.waits = lambda: True  # for a client that does not read, or does not close
+            await _send(reader, writer, answer)
         transport.abort()
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answer = await self._answer(reader)
-        head = f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\nContent-Type: {answer.kind}\r\n"
-        if answer.status == 401:
-            head += 'WWW-Authenticate: Bearer realm="brim"\r\n'
-        head += f"Content-Length: {len(answer.body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
-        async with asyncio.timeout(REQUEST_S):
-            writer.write(head.encode() + answer.body)
-            await writer.drain()
-            if writer.can_write_eof():
-                writer.write_eof()
-                await _let_finish(reader)
-            else:  # TLS
-                writer.close()
-                await writer.wait_closed()
-
-    async def _answer(self, reader: asyncio.StreamReader) -> Answer:
-        try:
-            async with asyncio.timeout(REQUEST_S):
-                request = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
-            return Answer(400, b"no whole request\n")
-        if len(self._serving) > AT_ONCE_MAX:
-            return Answer(503, b"too many requests at once\n")
+    async def _answer(self, request: str) -> Answer:
         line, *headers = request.split("\r\n")
         method, _, rest = line.partition(" ")
         target = rest.partition(" ")[0].partition("?")[0]
@@ -178,6 +145,32 @@ class HttpEndpoint:
     def _is_host_allowed(self, headers: list[str]) -> bool:
         hosts = _header(headers, "host")
         return len(hosts) <= 1 and all(self._names.accept(host_of(host)) for host in hosts)
+
+
+async def _request(reader: asyncio.StreamReader, deadline_s: float) -> str | None:
+    """The request, up to the end of its head. None: it is too long, or too slow."""
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            return (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+        return None
+
+
+async def _send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
+    """Write the answer, and close the connection. Raises OSError, TimeoutError."""
+    head = f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\nContent-Type: {answer.kind}\r\n"
+    if answer.status == 401:
+        head += 'WWW-Authenticate: Bearer realm="brim"\r\n'
+    head += f"Content-Length: {len(answer.body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+    async with asyncio.timeout(REQUEST_S):
+        writer.write(head.encode() + answer.body)
+        await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+            await _let_finish(reader)
+        else:  # TLS
+            writer.close()
+            await writer.wait_closed()
 
 
 async def _let_finish(reader: asyncio.StreamReader) -> None:

@@ -1,6 +1,6 @@
 """HTTP server: uvicorn's protocol on one listening socket, with bounds for connections, time and memory.
 
-    connections   CONNECTIONS_MAX together, OF_ADDRESS_MAX of one address of another machine
+    connections   CONNECTIONS_MAX, so that no address excludes the others (edge.transport.http_places)
     first byte    REQUEST_S until the head of a request is there, KEEP_ALIVE_S between two requests
     answer        STALL_S until the client has taken all that was written
     handshake     HANDSHAKE_S for TLS
@@ -15,22 +15,17 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections import Counter
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from edge.config.listener import is_loopback
-from edge.log_throttle import LogThrottle
-from edge.logging_setup import pairs
+from edge.transport.http_listener import HttpListener
+from edge.transport.http_places import HttpConnection
 from edge.transport.listen_sockets import http_url
 
-log = logging.getLogger(__name__)
-
 CONNECTIONS_MAX = 128
-OF_ADDRESS_MAX = 32
 REQUEST_S = 10.0
 KEEP_ALIVE_S = 30
 STALL_S = 60.0
@@ -39,61 +34,28 @@ HEAD_MAX_BYTES = 16 << 10
 STOP_S = 2.0
 
 
-class _ConnectionPlaces:
-    """Connections in use, together and by address."""
-
-    def __init__(self) -> None:
-        self.addresses: Counter[str] = Counter()
-        self.may_log = LogThrottle()
-
-    def take(self, address: str) -> bool:
-        """Take a place. Returns False if all places are taken."""
-        own_max = CONNECTIONS_MAX if is_loopback(address) else OF_ADDRESS_MAX
-        if self.addresses.total() >= CONNECTIONS_MAX or self.addresses[address] >= own_max:
-            if self.may_log():
-                log.warning("console connection refused %s", pairs(address=address, limit=own_max))
-            return False
-        self.addresses[address] += 1
-        return True
-
-    def give(self, address: str) -> None:
-        """Give a place back."""
-        self.addresses[address] -= 1
-        if not self.addresses[address]:
-            del self.addresses[address]
-
-
 class _Protocol(H11Protocol):
     """A connection that ends if its next request does not come in time, or its answer is not taken."""
 
-    def __init__(self, places: _ConnectionPlaces, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._places = places
-        self._address: str | None = None
+        self.ended = self.loop.create_future()
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None  # runs while the transport has output
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override, unused-ignore]
-        peer = transport.get_extra_info("peername") or ("", 0)
-        if not self._places.take(peer[0]):
-            transport.abort()
-            return
-        self._address = peer[0]
         transport.set_write_buffer_limits(1, 0)  # 0 would stop TLS; pause_writing() while anything waits
         super().connection_made(transport)
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._address is None:
-            return
-        self._places.give(self._address)
+        if not self.ended.done():
+            self.ended.set_result(None)
         self._cancel()
         self._cancel_stall()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._address is None:
-            return
         before = self.cycle  # None before the first request
         super().data_received(data)
         if self.cycle is not before:
@@ -101,9 +63,15 @@ class _Protocol(H11Protocol):
         elif self._deadline is None and getattr(before, "response_complete", True):
             self._await_request()
 
+    def waits(self) -> bool:
+        """True if it has no whole request, or its client does not take the answer."""
+        if self._stall is not None or self.cycle is None:
+            return True
+        return bool(self.cycle.response_complete or self.cycle.more_body)
+
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stall = self.loop.call_later(STALL_S, self._expire)
+        self._stall = self.loop.call_later(STALL_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -116,10 +84,7 @@ class _Protocol(H11Protocol):
 
     def _await_request(self) -> None:
         self._cancel()
-        self._deadline = self.loop.call_later(REQUEST_S, self._expire)
-
-    def _expire(self) -> None:
-        self.transport.abort()
+        self._deadline = self.loop.call_later(REQUEST_S, self.transport.abort)
 
     def _cancel(self) -> None:
         if self._deadline is not None:
@@ -154,24 +119,35 @@ class HttpServer:
 
     async def start(self) -> None:
         """Start the application, and serve."""
-        config, state, places = self._config, ServerState(), _ConnectionPlaces()
+        config = self._config
         config.load()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a line for each invalid request
         self._lifespan = config.lifespan_class(config)
         await self._lifespan.startup()
-        self._state = state
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Protocol(places, config=config, server_state=state, app_state=self._lifespan.state),
-            sock=self._listener,
-            ssl=self._tls,
-            ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
-        )
+        self._state = ServerState()
+        self._served = HttpListener(self._listener, self._serve, CONNECTIONS_MAX, "console")
+        self._served.start()
+
+    async def _serve(self, connection: HttpConnection) -> None:
+        protocol = _Protocol(self._config, self._state, self._lifespan.state)
+        loop = asyncio.get_running_loop()
+        handshake_s = None if self._tls is None else HANDSHAKE_S
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol, connection.socket, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            )
+        except (OSError, asyncio.CancelledError):  # no TLS; displaced; or stop()
+            connection.socket.close()
+            return
+        connection.waits = protocol.waits
+        try:
+            await protocol.ended
+        except asyncio.CancelledError:  # displaced; or stop()
+            transport.abort()
 
     async def stop(self) -> None:
         """Close all connections, and stop the application."""
-        self._server.close()
-        for connection in list(self._state.connections):
-            connection.transport.abort()
+        await self._served.stop()
         if self._state.tasks:  # they end with their connection
             await asyncio.wait(list(self._state.tasks), timeout=STOP_S)
         await self._lifespan.shutdown()

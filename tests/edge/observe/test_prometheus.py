@@ -8,6 +8,7 @@ import struct
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from bridge.drain.drain import Totals
 from bridge.drain.status import BridgeState
 from edge.config.loader import parse
 from edge.errors import ConfigError
-from edge.observe.http_endpoint import AT_ONCE_MAX, Answer, HttpEndpoint
+from edge.observe.http_endpoint import OPEN_MAX, Answer, HttpEndpoint
 from edge.observe.metric_families import METRICS, keys_of
 from edge.observe.prometheus import page
 from edge.observe.status_report import _ring_row
@@ -195,14 +196,16 @@ async def test_a_request_is_answered(endpoint, request_bytes, status):
     assert (body == b"brim_x 1\n") == (status == 200)
 
 
-async def test_only_so_many_are_served_at_once(endpoint):
+async def test_connections_that_send_no_request_exclude_no_other(endpoint):
     port = int(endpoint.url.rpartition(":")[2].partition("/")[0])
-    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(AT_ONCE_MAX)]
-    await until(lambda: len(endpoint._serving) == AT_ONCE_MAX)
-    assert (await ask(endpoint, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 503
-    idle[0][1].close()
-    await until(lambda: len(endpoint._serving) < AT_ONCE_MAX)
-    assert (await ask(endpoint, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 200
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(OPEN_MAX)]
+    for _, writer in idle:
+        writer.write(b"GET /metrics")
+    await until(lambda: endpoint.connections == OPEN_MAX)
+    for _ in range(3):
+        assert (await ask(endpoint, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 200
+    with suppress(ConnectionResetError):
+        assert await idle[0][0].read() == b""  # the oldest one made room
     for _, writer in idle:
         writer.close()
 
@@ -241,7 +244,7 @@ async def test_clients_that_leave_before_their_answer_cost_no_log_line(caplog):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         client.close()
         ready.set()
-        await until(lambda: not served._serving)
+        await until(lambda: not served.connections)
     assert (await ask(served, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 200
     await served.stop()
     gc.collect()

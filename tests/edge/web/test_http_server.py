@@ -25,6 +25,10 @@ from tests.support.waiting import until
 from tests.support.web_console import write_users
 
 HEAD = b"GET /style.css HTTP/1.1\r\nHost: localhost\r\n"
+LOG_IN = (
+    b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 9\r\n\r\n"
+)
 
 
 @asynccontextmanager
@@ -101,22 +105,49 @@ async def test_a_client_that_reads_no_answer_is_closed(
             await until(is_closed)
 
 
-async def test_connections_are_bounded(runtime_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "sent", [b"", HEAD, HEAD + b"\r\n", LOG_IN], ids=["nothing", "half", "kept", "no body"]
+)
+async def test_connections_without_a_whole_request_exclude_no_other(
+    runtime_directory: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
     monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 3)
     async with serving(runtime_directory) as port:
-        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert await end_of(reader) == b""
-        writer.close()
+        held = []
+        for _ in range(4):
+            held.append(await asyncio.open_connection("127.0.0.1", port))
+            held[-1][1].write(sent)
+        await end_of(held[0][0])  # the oldest one
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(HEAD + b"Connection: close\r\n\r\n")
+            assert (await end_of(reader)).startswith(b"HTTP/1.1 200")
+            writer.close()
         for _, one in held:
             one.close()
 
-        answer = b""
-        while not answer.startswith(b"HTTP/1.1 200"):  # until their places are free
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(HEAD + b"Connection: close\r\n\r\n")
-            answer = await end_of(reader)
-            writer.close()
+
+async def test_silent_handshakes_exclude_no_other(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 3)
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    files = Tls(tmp_path / "cert.pem", tmp_path / "key.pem")
+    async with serving(runtime_directory, server_context(files)) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        assert await end_of(held[0][0]) == b""  # before the time for its handshake is over
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=client, server_hostname="localhost"
+        )
+        writer.write(HEAD + b"Connection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        for _, one in [*held, (reader, writer)]:
+            one.close()
 
 
 async def test_tls_serves_with_secure_cookies(runtime_directory: Path, tmp_path: Path) -> None:
