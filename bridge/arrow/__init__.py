@@ -1,1 +1,1 @@
-"""Drained files as Arrow tables: schema, decoder and Parquet files."""
+"""Drained files as Arrow tables: schema, decoder, and reader of Parquet files."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from bridge.arrow import parquet_files
+from bridge.arrow import parquet_reader
 from bridge.arrow.decode import decode_file
 from bridge.arrow.schema import DecodedColumns
 from bridge.errors import DrainedFileError, SourceOptionError
@@ -127,7 +127,7 @@ def _rows(path: Path) -> Iterator[DecodedColumns]:
     assert name is not None
     if path.suffix == PARQUET_SUFFIX:
         with path.open("rb") as file:
-            yield from parquet_files.rows_of(file, str(path), name, COLUMNS)
+            yield from parquet_reader.rows_of(file, str(path), name, COLUMNS)
         return
     data: Any = memoryview(path.read_bytes())
     yield from decode_file(file_parser.parse(data, str(path)), COLUMNS)

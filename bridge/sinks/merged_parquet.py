@@ -42,7 +42,7 @@ class ParquetMerge:
         """Add the file `name`; False: it does not fit. Raises DrainedFileError: it is damaged, and the merged
         file is unusable, too.
         """
-        from bridge.arrow import parquet_files
+        from bridge.arrow import parquet_reader
 
         opened, footer = _opened(name, data)
         schema = opened.schema_arrow.remove_metadata()
@@ -51,7 +51,7 @@ class ParquetMerge:
             return False
         if self._writer is None:
             self._begin(schema)
-        for batch in parquet_files.batches_of(opened, footer, name.path):
+        for batch in parquet_reader.batches_of(opened, footer, name.path):
             self._batches.append(batch)
             self._group_bytes += batch.nbytes
             if self._group_bytes >= GROUP_BYTES:
@@ -89,10 +89,10 @@ def check_parquet(name: FileName, data: bytes) -> FileFooter:
     """The footer of the Parquet file `name`, all rows of which were read. Raises DrainedFileError: it has not
     exactly the offsets of its name, in order, or cannot be read.
     """
-    from bridge.arrow import parquet_files
+    from bridge.arrow import parquet_reader
 
     opened, footer = _opened(name, data)
-    for _ in parquet_files.batches_of(opened, footer, name.path):
+    for _ in parquet_reader.batches_of(opened, footer, name.path):
         pass
     return footer
 
@@ -100,6 +100,6 @@ def check_parquet(name: FileName, data: bytes) -> FileFooter:
 def _opened(name: FileName, data: bytes) -> tuple[Any, FileFooter]:
     import pyarrow as pa
 
-    from bridge.arrow import parquet_files
+    from bridge.arrow import parquet_reader
 
-    return parquet_files.checked(pa.BufferReader(data), name.path, name)
+    return parquet_reader.checked(pa.BufferReader(data), name.path, name)

@@ -24,7 +24,7 @@ The schema file is read when the sink is opened. A Parquet file has the schema t
 
 Records are no longer bit for bit those of the ring: timestamps are rounded down to microseconds, and
 checksums are absent. The Spark source "brim" reads these files like drained files, with the same rows
-(bridge/arrow/parquet_files.py).
+(bridge/arrow/parquet_reader.py).
 
 Invariant: a name has one content, but not one sequence of bytes: another pyarrow writes the same records
 differently. So the metadata decides whether an existing file is the drained file that is put again. It has

@@ -6,7 +6,7 @@
     table_plan.py      files and tasks of a query, by its options
     task_planning.py   rules for both: progress, missing numbers, doubled records, tasks of equal size
     lake.py            one table of Parquet files, read by Spark, and of the others
-    filters.py         conditions, by options or pushed down by Spark
+    conditions.py      conditions of a query, by options or pushed down by Spark
     tables.py          tables of batches, with or without a Delta log; schema_evolution.py: their columns
                        over time
     session.py         a Spark session on this machine; quiet_workers.py: its workers, without tracebacks

@@ -43,7 +43,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from bridge.arrow import parquet_files
+from bridge.arrow import parquet_reader
 from bridge.arrow.decode import decode_file
 from bridge.arrow.schema import (
     CORRUPT,
@@ -207,7 +207,7 @@ class _Rows:
             name = name_of(task.path)
             assert name is not None
             with landing.parquet(task.path) as file:
-                yield from parquet_files.rows_of(file, task.path, name, self._columns_read())
+                yield from parquet_reader.rows_of(file, task.path, name, self._columns_read())
             return
         file = landing.read(task.path, task.length)
         yield from decode_file(file, self._columns_read())

@@ -25,8 +25,8 @@ from bridge.arrow.schema import DDL, TYPES
 from bridge.errors import SourceOptionError
 from bridge.format.file_name import PARQUET_SUFFIX, is_staged
 from bridge.payloads.schema import filter_pattern
+from bridge.spark.conditions import Condition
 from bridge.spark.data_source import BrimDataSource
-from bridge.spark.filters import Condition
 from bridge.spark.landing_zone import Landing
 from bridge.spark.options import SourceOptions
 from bridge.spark.table_plan import TablePlan, table_plan

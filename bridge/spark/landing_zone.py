@@ -1,7 +1,7 @@
 """Landing zone: lists drained files by name, and reads them.
 
 A file may be present as a Parquet file (bridge/sinks/parquet.py). Its name is that of the drained file with
-another ending, and parquet_files.py reads it. If both forms are present, the drained file is used.
+another ending, and parquet_reader.py reads it. If both forms are present, the drained file is used.
 
 A merged file (bridge/format/merged_file.py) is listed by files() as the files that it replaces, each with its
 own name and footer, at the path of the merged file. names() lists it as one file, and opens nothing. While
@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyarrow import fs
 
-from bridge.arrow import parquet_files
+from bridge.arrow import parquet_reader
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.format import drained_file, file_parser
 from bridge.format.drained_file import FileFooter
@@ -272,7 +272,7 @@ class Landing:
     def _footer(self, opened: _Opened, path: str, length: int) -> FileFooter:
         with opened.filesystem.open_input_file(path) as file:
             if is_parquet(path):
-                return parquet_files.footer(file, path)
+                return parquet_reader.footer(file, path)
             tail = file.read_at(min(TAIL_BYTES, length), max(length - TAIL_BYTES, 0))
             total_bytes = drained_file.footer_length(tail) + drained_file.TRAILER_BYTES
             if total_bytes > len(tail):

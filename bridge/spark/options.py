@@ -43,7 +43,7 @@ from typing import Literal
 
 from bridge.errors import SourceOptionError
 from bridge.payloads.schema import Payloads
-from bridge.spark.filters import Condition, Where, moment
+from bridge.spark.conditions import Condition, Where, moment
 
 KNOWN = (
     "path", "edge", "stream", "startingOffsets", "endingOffsets", "mode", "failOnDataLoss",

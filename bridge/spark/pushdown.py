@@ -1,6 +1,6 @@
 """Predicate pushdown: Spark's filters as conditions of the source.
 
-Owns the conversion. filters.py evaluates the conditions, on file names and on records.
+Owns the conversion. conditions.py evaluates the conditions, on file names and on records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from bridge.spark.filters import BY_NAME, BY_RECORD, Condition
+from bridge.spark.conditions import BY_NAME, BY_RECORD, Condition
 
 HOWS: dict[type[Filter], str] = {
     EqualTo: "=",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bridge.arrow import parquet_files
+from bridge.arrow import parquet_reader
 from bridge.arrow.decode import decode_file
 from bridge.drain.clock import DrainClock
 from bridge.drain.merger import Merger
@@ -131,7 +131,7 @@ def read(root: str, chosen: list[StoredFile], files: list[StoredFile]) -> Iterat
         assert name is not None
         if is_parquet(task.path):
             with landing.parquet(task.path) as file:
-                batches = list(parquet_files.rows_of(file, task.path, name, columns))
+                batches = list(parquet_reader.rows_of(file, task.path, name, columns))
         else:
             batches = list(decode_file(landing.read(task.path, task.length), columns))
         for batch in batches:

@@ -11,7 +11,7 @@ pa = pytest.importorskip("pyarrow", reason="needs the spark extra: pip install '
 from pyarrow import parquet
 
 from bridge.arrow.decode import decode_file
-from bridge.arrow.parquet_files import rows_of
+from bridge.arrow.parquet_reader import rows_of
 from bridge.arrow.schema import TYPES
 from bridge.errors import DrainedFileError
 from bridge.format.file_builder import DrainedFile

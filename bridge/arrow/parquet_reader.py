@@ -1,4 +1,5 @@
-"""Parquet files of a bridge (bridge/sinks/parquet.py): the same rows as from a drained file.
+"""Reader of the Parquet files that a bridge writes (bridge/sinks/parquet.py): the same rows as from a drained
+file.
 
 Read by pyarrow, without the compiled core. The partition of the records is in the file's metadata, under
 "brim", and must be that of the name. Missing or misplaced rows are detected by their offsets. A changed value

@@ -13,7 +13,7 @@ pa = pytest.importorskip("pyarrow", reason="needs the spark extra: pip install '
 from bridge.arrow.schema import TYPES, DecodedColumns
 from bridge.errors import SourceOptionError
 from bridge.format.file_name import FileName
-from bridge.spark.filters import Condition, Where, moment
+from bridge.spark.conditions import Condition, Where, moment
 from bridge.spark.options import SourceOptions
 from bridge.spark.task_planning import FileTask, clipped
 
