@@ -1,8 +1,8 @@
 """Wills: bounds their memory, and publishes each at its time.
 
 Owns the wills of absent clients; the will of a connected client belongs to its connection. A will is
-published at the earlier of its delay and the end of its session [MQTT-3.1.3-9], and not at all if the client
-returns before that.
+published at the earlier of its delay and the end of its session [MQTT-3.1.2-8], and not at all if the client
+returns before that [MQTT-3.1.3-9].
 
 Slices. A network failure ends thousands of connections at once. Their wills are published in slices of
 SLICE_BYTES for each poll of the broker's thread, in order, and wait for room in the ring.

@@ -74,7 +74,7 @@ static void interest_set(mq_loop *loop, mq_connection *connection, uint32_t inte
 }
 
 /* The input of a client that has closed its socket may hold a DISCONNECT, which cancels its will
- * (MQTT-3.14.4-3): only the output ends here, and receive() closes the connection behind the last byte. */
+ * [MQTT-3.14.4-3]: only the output ends here, and receive() closes the connection behind the last byte. */
 static void send_failed(mq_engine *engine, mq_connection *connection, int error)
 {
     connection->blocked = true;

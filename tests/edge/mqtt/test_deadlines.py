@@ -117,8 +117,9 @@ def test_the_server_waits_one_and_a_half_times_the_keep_alive() -> None:
 
 def test_version_5_says_that_the_keep_alive_ran_out() -> None:
     pair = connected(version=Version.V5)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError) as gone:
         pair.server.handle_deadline(190.0)
+    assert gone.value.statement == "[MQTT-3.1.2-22]"
     assert b"".join(pair.server.data_to_send()) == bytes.fromhex("e0 01 8d")
 
 

@@ -165,7 +165,7 @@ void mq_journal_sent(mq_engine *engine, const mq_session *session, const mq_entr
         }
     }
     if (shared && (entry->options & MQ_OPTION_QOS) == 2)
-        mq_journal_gone(engine, entry); /* the message stays with this session [MQTT-4.8.2-5] */
+        mq_journal_gone(engine, entry); /* the message stays with this session [MQTT-4.8.2-4] */
 }
 
 static uint8_t *put_identifier(uint8_t *to, uint32_t kind, const mq_session *session, uint64_t where,

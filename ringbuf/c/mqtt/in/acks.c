@@ -11,7 +11,7 @@
  *
  * An exchange is open from the PUBLISH until the packet that ends it is sent: PUBACK, PUBREC with a failure,
  * or PUBCOMP.  connection->unfinished counts the open ones of this connection.  MQTT 5 permits at most
- * limits.receive_max [MQTT-3.3.4-9].  QoS 2 identifiers received on an earlier connection do not count: the
+ * limits.receive_max [MQTT-3.3.4-7].  QoS 2 identifiers received on an earlier connection do not count: the
  * quota restarts with each connection [MQTT-4.9.0-1].  Their PUBREL reduces the count, but not below 0, as it
  * raises the client's quota up to its limit (section 4.9).
  */

@@ -10,7 +10,7 @@
  *                          otherwise QoS 1 and 2 wait in the queue, QoS 0 is dropped
  *   a member has room      it takes the waiting records (mq_share_pull, from mq_fill_output)
  *   a connection ends      its queued records and its unacknowledged QoS 1 records go back, and at once to
- *                          others; QoS 2 in flight stays with its session [MQTT-4.8.2-5]
+ *                          others; QoS 2 in flight stays with its session [MQTT-4.8.2-4]
  *
  * An entry in a member's queue keeps its QoS and RETAIN as published, in bits that otherwise only routes use:
  * the next member may have a higher QoS.
