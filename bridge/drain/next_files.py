@@ -68,7 +68,7 @@ class NextFiles:
         self._buffers: list[RecordBuffer] = []  # not in use by a file
 
     def recycle(self, file: InFlightFile) -> None:
-        """Use the memory of a file again that the sink has."""
+        """Reuse the memory of a file that the sink has stored."""
         if file.buffer is not None:
             self._buffers.append(file.buffer)
 

@@ -2,10 +2,12 @@
  *
  * Times of writes, syncs and sleeps.
  *
- * Records that arrive during a sync form the next round, so a ring of durability `disk` needs no timer.  A
- * ring of durability `interval` is read after every backoff, some milliseconds, without a wake-up; the
- * writer wakes the log when it runs out of room (log_wakeup.h).  After a round with `disk` records the thread
- * spins for spin_ns before it sleeps, because a publisher that got its acknowledgement often publishes next.
+ * Records that arrive during a sync form the next round, so a ring of durability `disk` needs no timer.
+ * While rings of durability `interval` get records, they are read after every backoff (0.5 to 16 ms), not
+ * after a wake-up.  After LAZY_FOR_NS without such records the log sleeps, and their writers wake it.  A
+ * writer without room wakes it at any time (log_wakeup.h).  After a round with `disk` records the thread
+ * spins for spin_ns before it sleeps, because a publisher that got its acknowledgement often publishes
+ * next.
  */
 #include "log/log.h"
 
@@ -145,7 +147,8 @@ int rb_log_round(rb_log *log, int64_t now, int take, int sync)
 
 /* ---- sleep ---- */
 
-/* Length of a backoff, adapted to the rings: a quarter of a ring is too much, a hundredth is little. */
+/* Length of a backoff, adapted to the rings: halved if one took more than an eighth of its ring, a quarter
+ * longer if none took a 64th. */
 static int64_t backoff_of(rb_log_inside *in)
 {
     if (in->largest_share > 32)

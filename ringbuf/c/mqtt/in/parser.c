@@ -3,10 +3,10 @@
  * Parser: splits the bytes of a connection into packets and passes each to the file for its type (packets.h),
  * or to Python.
  *
- * The parser stops at each packet other than PUBLISH, acknowledgements and PINGREQ, and at a topic that is
- * unknown or not yet authorized for this client.  It queues that packet as an event for Python and continues
- * at the next poll.  Packets after a SUBSCRIBE are therefore handled after it.  Input that is not consumed
- * stays in connection->in, from the first byte of the packet at which the parser stopped.
+ * The parser stops at each packet other than PUBLISH, acknowledgements and PINGREQ, and at a topic that only
+ * Python can make or authorize for this client.  It queues an event for Python, and continues at the next
+ * poll.  Packets after a SUBSCRIBE are therefore handled after it.  Input that is not consumed stays in
+ * connection->in, from the first byte of the packet at which the parser stopped.
  *
  * All input is in [at, end); each step checks the bounds before it reads.
  */
