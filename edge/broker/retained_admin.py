@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from edge.broker.subscription_tree import has_wildcard
-from edge.engine.engine import NO_TOPIC
-from ringbuf import FLAG_QOS
+from edge.engine.engine import NO_TOPIC, OK
+from ringbuf import FLAG_QOS, FLAG_RETAIN
 
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
@@ -61,8 +61,8 @@ class RetainedAdmin:
     def clear(self, topic_filter: str, first: int) -> tuple[int, int | None]:
         """Remove a page of retained messages: publish an empty one to each topic, as a client would do.
 
-        Returns the number of removed messages, and the place to continue from, None at the end. Topics of the
-        broker, which begin with $SYS, stay.
+        Returns the number of removed messages, and the place to continue from, None at the end. The place is
+        that of a topic whose ring has no room now. Topics of the broker, which begin with $SYS, stay.
         """
         topics, after = self._topics(topic_filter, first)
         cleared = 0
@@ -70,7 +70,7 @@ class RetainedAdmin:
             name = self._broker.engine.topic_name(topic).decode("utf-8", "replace")
             if name.startswith("$SYS"):
                 continue
-            if not self._broker.publish(name, b"", retain=True):
+            if self._broker.own_messages.offer(name, b"", FLAG_RETAIN, b"") != OK:
                 return cleared, topic
             cleared += 1
         return cleared, after

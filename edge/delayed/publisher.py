@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from edge.config.schema import AckGate
+from edge.broker.synced_changes import Ends, with_ends
 from edge.delayed.ring import RING
 from edge.logging_setup import pairs
 from ringbuf import Ring
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 SLICE_MAX = 128  # messages: about a millisecond of the MQTT thread
 POLL_S, SYNC_POLL_S, SYNC_WAIT_MAX_S = 0.5, 0.002, 5.0
 
-Result = tuple[list[int | None], list[tuple[Ring, int]]]
+Result = tuple[list[int | None], Ends]
 
 
 class DelayedPublisher:
@@ -83,14 +83,10 @@ class DelayedPublisher:
 
     def _offer(self, messages: Sequence[StoredMessage]) -> Result:
         """Publish on the MQTT thread. Returns the results, and the new ends of synced rings that grew."""
-        synced = [entry for entry in self._partitions() if entry.durability.ack_gate is not AckGate.NONE]
-        # from the writer, because the ring's own values are updated once a batch
-        before = [partition.writer.end_position for partition in synced]
         offer = self._broker.own_messages.offer
-        codes = [offer(m.topic, m.payload, m.flags, m.properties) for m in messages]
-        rows = zip(synced, before, strict=True)
-        ends = [(partition.ring, partition.writer.end_position, begin) for partition, begin in rows]
-        return codes, [(ring, end) for ring, end, begin in ends if end != begin]
+        return with_ends(
+            self._partitions(), lambda: [offer(m.topic, m.payload, m.flags, m.properties) for m in messages]
+        )
 
     def _wait_for_sync(self, ends: dict[Ring, int]) -> None:
         until = time.monotonic() + SYNC_WAIT_MAX_S

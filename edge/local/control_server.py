@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, Literal, Protocol, TypeVar
@@ -26,10 +27,11 @@ from msgspec import field
 from edge.broker.durability import Lost
 from edge.broker.retained_admin import PAGE_BYTES, RetainedAdmin
 from edge.broker.session_admin import SessionAdmin, SessionListing
+from edge.broker.synced_changes import SyncedChanges
 from edge.config.directories import control_socket
 from edge.config.public_settings import public_settings
 from edge.config.schema import Config, Stream
-from edge.errors import Refused
+from edge.errors import EdgeError, Refused
 from edge.local.filters import filters_meet
 from edge.local.producers import ProducerRing, Producers
 from edge.local.protocol import (
@@ -88,6 +90,8 @@ T = TypeVar("T")
 
 SESSIONS_PAGE = 256  # rows of one answer
 DELAYED_PAGE, DELAYED_PAYLOAD_MAX = 256, 4 << 10
+SYNC_MAX_S, ROOM_MAX_S = 3.0, 1.0  # together less than REPLY_TIMEOUT_S, after which the operator gives up
+POLL_S = 0.005
 
 
 class DelayedView(Protocol):
@@ -130,6 +134,7 @@ class LocalEndpoint(Server[LocalPeer]):
         reload: Callable[[], Awaitable[Reloaded]] | None = None,
         save: Callable[[int], Saved] | None = None,
         delayed: DelayedView | None = None,
+        changes: SyncedChanges | None = None,
         connections_max: int | None = None,
     ) -> None:
         """Create the server. `on_progress` gets progress of bridges in other processes.
@@ -152,6 +157,7 @@ class LocalEndpoint(Server[LocalPeer]):
         self._reload = reload
         self._save = save
         self._delayed = delayed
+        self._changes = changes
         self._reads_delayed = asyncio.Lock()  # a silent disk keeps one thread, not one for each request
         self._config = config
 
@@ -288,12 +294,17 @@ class LocalEndpoint(Server[LocalPeer]):
         """End the connection of a client, or also its session, and log who requested that."""
         self._check_privileged(peer, "disconnect clients or remove sessions")
         admin, client_id = self._of_clients(self._sessions), request.client_id
-        end = admin.disconnect if isinstance(request, Disconnect) else admin.remove
-        if not await self._on_writer_thread(lambda: end(client_id)):
-            missing = "no connection" if isinstance(request, Disconnect) else "no session"
-            raise _no_session(client_id, missing)
-        event = "client disconnected" if isinstance(request, Disconnect) else "session removed"
-        audit.info(f"{event} by an operator %s", pairs(client=client_id, uid=peer.uid, pid=peer.pid))
+        facts = pairs(client=client_id, uid=peer.uid, pid=peer.pid)
+        if isinstance(request, Disconnect):  # nothing to sync: a power cut ends the connection, too
+            if not await self._on_writer_thread(lambda: admin.disconnect(client_id)):
+                raise _no_session(client_id, "no connection")
+            audit.info("client disconnected by an operator %s", facts)
+            return Done()
+        is_removed, lacking = await self._change(lambda: admin.remove(client_id))
+        if not is_removed:
+            raise _no_session(client_id, "no session")
+        audit.info("session removed by an operator %s", facts)
+        await _wait_for_sync(lacking)
         return Done()
 
     async def _of_retained(self, peer: LocalPeer, request: Retained | ClearRetained) -> Answer:
@@ -312,13 +323,23 @@ class LocalEndpoint(Server[LocalPeer]):
         self._check_privileged(peer, "clear retained messages")
         admin = self._of_clients(self._retained)
         _check_filter(request.filter)
-        count, after = await self._on_writer_thread(
-            lambda: admin.clear(request.filter, max(request.first, 0))
-        )
+        first, until_s = max(request.first, 0), time.monotonic() + ROOM_MAX_S
+        while True:
+            (count, after), lacking = await self._change(lambda: admin.clear(request.filter, first))
+            if count or after != first or time.monotonic() > until_s:
+                break
+            await asyncio.sleep(POLL_S)  # the ring has no room now
         if count:
             facts = pairs(filter=request.filter, count=count, uid=peer.uid, pid=peer.pid)
             audit.info("retained messages cleared by an operator %s", facts)
+            await _wait_for_sync(lacking)
         return Cleared(count, after)
+
+    async def _change(self, change: Callable[[], T]) -> tuple[T, Callable[[], str]]:
+        """Make a change on the writer thread; see SyncedChanges.make()."""
+        changes = self._of_clients(self._changes)
+        made: tuple[T, Callable[[], str]] = await self._on_writer_thread(lambda: changes.make(change))
+        return made
 
     async def _of_delayed(self, peer: LocalPeer, request: Delayed | CancelDelayed) -> Answer:
         if isinstance(request, Delayed):
@@ -422,6 +443,16 @@ class LocalEndpoint(Server[LocalPeer]):
             log.info("local producer left %s", pairs(name=name, pid=peer.pid))
         if (peer.admitted or peer.follows) and self.listens:
             await self._on_writer_thread(free)
+
+
+async def _wait_for_sync(lacking: Callable[[], str]) -> None:
+    """Wait until a power cut cannot undo a change. Raises EdgeError: it is not synced in time."""
+    until_s = time.monotonic() + SYNC_MAX_S
+    while reason := lacking():
+        if time.monotonic() > until_s:
+            text = f"the change is made, but a power cut now may undo it: {reason}"
+            raise EdgeError(text, hint="check the disk; after a power cut, look if the change is still there")
+        await asyncio.sleep(POLL_S)
 
 
 def _meet(topics: Iterable[str], filters: Iterable[str]) -> bool:

@@ -22,6 +22,7 @@ from msgspec.structs import asdict
 from edge.broker.counters import Counters
 from edge.broker.retained_admin import RetainedAdmin
 from edge.broker.session_admin import SessionAdmin
+from edge.broker.synced_changes import SyncedChanges
 from edge.config.schema import Config, Stream
 from edge.errors import EdgeError
 from edge.local.control_server import LocalEndpoint
@@ -334,6 +335,11 @@ class Services:
             retained=RetainedAdmin(core.listener.broker),
             reload=self._reload,
             delayed=self._delayed,
+            changes=SyncedChanges(
+                core.listener.broker.journal,
+                core.streams.all,
+                core.logs.failure_of if core.logs is not None else lambda name: "",
+            ),
             save=StateSaver(core.listener.broker, core.retained).save,
             connections_max=core.budget.local,
         )

@@ -144,6 +144,7 @@ class SessionJournal:
         self._failing = False  # True if the last snapshot failed
         self._round = 0  # number of the snapshot; the result of an overtaken one is ignored
         self.saved_round = 0  # number of the last snapshot that was written while clients are served
+        self._due_round = 0  # number of the snapshot that has the records for which the journal had no room
         self._may_log = LogThrottle(clock)
         self._retry_s = float("inf")
         self._begin_again: Callable[[], None] | None = None  # set while begin() has failed
@@ -386,7 +387,18 @@ class SessionJournal:
 
     def _record(self, record: JournalRecord) -> None:
         if self._target is not None and not self._engine.journal_append(encode_record(record)):
+            self._due_round = self._round + 1
             self.save_snapshot()
+
+    def confirmation(self) -> Callable[[], bool]:
+        """Function that returns True as soon as a restart finds the present state. At `disk` that includes a
+        restart after a power cut. For any thread.
+        """
+        if self._target is None:  # nothing is kept, except a snapshot of an earlier start
+            return lambda: self._begin_again is None
+        ring, due_round = self._target.ring, self._due_round
+        end = self._target.writer.end_position if self._target.output_waits else 0
+        return lambda: self.saved_round >= due_round and ring.extremes().durable_position >= end
 
     def request_snapshot(self) -> int:
         """Write a snapshot of the current state; return the `saved_round` from which on it is written."""

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -42,6 +43,7 @@ class LossyMount:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.resume()
         subprocess.run(["umount", "--lazy", self.path], check=False)
         self._child.__exit__(kind, error, trace)
         self.path.rmdir()
@@ -59,6 +61,14 @@ class LossyMount:
     def cut(self, seed: int) -> None:
         """The power goes: every call fails until boot()."""
         self.ask("cut", seed)
+
+    def stall(self) -> None:
+        """The disk answers no call until resume()."""
+        self._child.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """The disk answers again, also the calls that wait."""
+        self._child.process.send_signal(signal.SIGCONT)
 
     def boot(self) -> None:
         """The disk is there again, as the cut has left it."""
