@@ -1,7 +1,8 @@
 """Durable answers: answers to changes of groups, which wait until the journal of offsets has the changes.
 
 Owns those answers, and the times at which the journal is written and synced: all changes of a turn in one
-append, synced before an answer if a ring of them has the durability "disk", otherwise after its interval.
+append, synced before an answer if a ring of them has the durability "disk" or is not known, otherwise after
+its interval.
 While the journal cannot be written, each answer is an error, and a new attempt is made after FLUSH_RETRY_S.
 """
 
@@ -58,7 +59,9 @@ class DurableAnswers:
         if store.broken and now_s < self._flush_retry_s:
             return "its journal cannot be written"
         entries = [rings[ring] for ring in store.moved if ring in rings]
-        now_synced = any(entry.durability is Durability.DISK for entry in entries) or now_s >= self._sync_s
+        is_unknown = len(entries) < len(store.moved)  # a ring of a removed stream may have been at `disk`
+        is_disk = any(entry.durability is Durability.DISK for entry in entries)
+        now_synced = is_unknown or is_disk or now_s >= self._sync_s
         try:
             store.flush(sync=now_synced)
         except OSError as error:

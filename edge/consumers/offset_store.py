@@ -35,6 +35,9 @@ from edge.logging_setup import pairs
 log = logging.getLogger(__name__)
 
 
+NO_RING = ""
+
+
 class GroupBody(msgspec.Struct, tag="group", array_like=True, frozen=True):
     """Body "group"; see the table above."""
 
@@ -118,7 +121,8 @@ class OffsetStore:
     def __init__(self, journal: Journal) -> None:
         self.groups: dict[str, GroupState] = {}
         self.unreadable = 0  # bodies in an unknown format
-        self.moved: set[str] = set()  # rings of groups with a change that flush() must write
+        # rings of groups with a change that flush() must write; NO_RING: of a group without a place
+        self.moved: set[str] = set()
         self._journal = journal
         self._waiting: list[Body] = []
         for data in journal.recover():
@@ -214,7 +218,8 @@ class OffsetStore:
             self.moved.add(body.ring)
         elif isinstance(body, GroupBody | GoneBody):
             group = self.groups.get(body.name if isinstance(body, GroupBody) else body.group)
-            self.moved.update(group.places if group is not None else ())
+            if group is not None:
+                self.moved.update(group.places or (NO_RING,))
         self._apply(body)
         if not self._journal.broken:  # otherwise the next file holds the whole state
             self._waiting.append(body)

@@ -54,6 +54,16 @@ def test_settings_of_an_operator_outlive_a_power_cut_like_the_records(runtime_di
         assert {store.groups["g"].operator.lease_ms for store in after_power_cuts(disk)} == {7}
 
 
+def test_the_removal_of_a_group_outlives_a_power_cut_although_its_stream_was_removed(runtime_directory, disk):
+    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability=Durability.DISK) as desk:
+        desk.member("g").leave()
+        desk.end()
+        desk.rings.pop().close()
+        desk.start()
+        desk.ask(Forget, Done, "g")
+        assert not any(store.groups for store in after_power_cuts(disk))
+
+
 def test_settings_of_an_operator_are_synced_in_time_at_interval(runtime_directory, disk):
     with Desk(runtime_directory, files=disk, journal=Path("/state"), durability=Durability.INTERVAL) as desk:
         desk.member("g")
