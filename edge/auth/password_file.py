@@ -133,7 +133,9 @@ def _replace(file: Path, text: str) -> None:
         with NewFile(OsFiles(), str(target), mode=0o600, shared=True) as new:
             new.write(text.encode())
             _keep_access(target, new.handle)
-            new.publish(sync_name=False)  # the directory may not be readable
+            new.publish(sync_name=False)
+        with suppress(PermissionError):  # the directory may not be readable; the change is made
+            OsFiles().dirsync(str(target.parent))
     except OSError as error:
         raise EdgeError(
             f"{file} cannot be written: {error.strerror}", hint="check the directory and its owner"

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from edge.auth.password_file import change_user, delete_user
 from edge.config.directories import make_directory
 from edge.delayed.store import FILE_NAME, list_messages
 from edge.local.protocol import CancelDelayed, Cancelled
 from edge.mqtt import PubAck, Publish
+from persistence.files import OsFiles
 from tests.campaigns.cuts import PowerCuts
 from tests.support.logged_broker import LoggedBroker
 from tests.support.lossy_mount import LossyMount, missing
@@ -97,3 +99,16 @@ def test_a_state_directory_is_on_the_disk_before_anything_is_promised_in_it() ->
             mount.cut(seed)
             mount.boot()
             assert (mount.path / "var" / "brim").is_dir()
+
+
+def test_a_removed_user_stays_removed_after_a_power_cut() -> None:
+    with LossyMount() as mount:
+        file = mount.path / "etc" / "users"
+        make_directory(file.parent, "auth")
+        for seed in range(8):
+            change_user(file, "ann", "stored")
+            OsFiles().dirsync(str(file.parent))
+            delete_user(file, "ann")
+            mount.cut(seed)
+            mount.boot()
+            assert "ann" not in file.read_text()
