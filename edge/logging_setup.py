@@ -9,7 +9,7 @@ so that a client cannot control the terminal or forge a line.
 The thread that serves every client also logs, and a client often causes the line. So lines of one kind are
 limited to LINES_BURST at once and then to LINES_PER_S, with a count of the others. Inside detached() no
 logging thread waits for the reader of the log: a stopped terminal or a full pipe costs lines, but delays no
-message.
+message, and no end of the process.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import contextlib
 import logging
 import queue
 import re
+import select
 import sys
 import threading
 import time
@@ -42,6 +43,7 @@ KINDS_MAX = 1_000
 WAITING_MAX = 10_000  # lines
 VALUE_MAX = 1_000  # characters of a value: a client may choose 64 KiB of text, and has not logged in yet
 FLUSH_S = 2.0  # time to write waiting lines at the end, if the reader is slow
+ROOM_MS = 100  # between two looks at the end, while the reader of the log does not read
 
 _form: Final = ["text"]  # that of configure()
 _recent: Final = RecentLines()
@@ -179,13 +181,13 @@ def detached() -> Iterator[None]:
     root = logging.getLogger()
     outputs = root.handlers[:]
     waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING_MAX)
-    taker = _Waiting(waiting)
+    taker, over = _Waiting(waiting), threading.Event()
     for output in outputs:
         for limit in output.filters:  # lines over the limit need not be queued
             taker.addFilter(limit)
 
     def write() -> None:
-        while (record := waiting.get()) is not None:
+        while (record := waiting.get()) is not None and _await_room(outputs, over):
             if taker.dropped and waiting.empty():
                 dropped, taker.dropped = taker.dropped, 0
                 root.warning("log lines dropped because the output is blocked %s", pairs(lines=dropped))
@@ -204,6 +206,24 @@ def detached() -> Iterator[None]:
         with contextlib.suppress(queue.Full):
             waiting.put(None, timeout=FLUSH_S)
             writer.join(FLUSH_S)
+        over.set()  # a writer inside of a write would keep the lock of the stream, which the exit needs
+        writer.join(FLUSH_S)
+
+
+def _await_room(outputs: list[logging.Handler], over: threading.Event) -> bool:
+    """Wait until the streams of the log take a line. False: it is over first."""
+    for output in outputs:
+        if not isinstance(output, logging.StreamHandler):
+            continue
+        room = select.poll()
+        try:
+            room.register(output.stream, select.POLLOUT)
+        except (OSError, ValueError):
+            continue  # a stream in memory, or a closed one
+        while not room.poll(ROOM_MS):
+            if over.is_set():
+                return False
+    return True
 
 
 def configure(

@@ -40,6 +40,7 @@ from edge.cli.config_options import (
 )
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, counted, seconds_in_words
+from edge.cli.standard_streams import limit_waits
 from edge.cli.status import loss_lines
 from edge.config.directories import runtime_directory
 from edge.config.schema import NAME_PATTERN, NAME_RULE, Config
@@ -143,14 +144,16 @@ def _drain(arguments: argparse.Namespace) -> int:
     from bridge.drain.bridge import Bridge
     from edge.server.bridge_settings import bridge_settings
 
+    limit_waits()
     logging_setup.configure(arguments.log_level, arguments.log_format)
     config = configured(arguments)
     selection = _chosen(arguments, config)
     report_state = UpstreamReporter(selection.name, config.runtime_dir)
-    bridge = Bridge(bridge_settings(selection, config), on_progress=report_state.report_progress)
-    asyncio.run(_serve(bridge, report_state))
-    bridge.stop()
-    report_state.stop()
+    with logging_setup.detached():
+        bridge = Bridge(bridge_settings(selection, config), on_progress=report_state.report_progress)
+        asyncio.run(_serve(bridge, report_state))
+        bridge.stop()
+        report_state.stop()
     return 0
 
 

@@ -16,6 +16,7 @@ from edge import logging_setup
 from edge.cli import VERSION
 from edge.cli.config_options import configured
 from edge.cli.light_imports import import_asyncio
+from edge.cli.standard_streams import limit_waits
 from edge.cli.stop_request import StopRequest
 from edge.config.schema import Config
 from edge.errors import THREADS_REMEDY, EdgeError, PortTaken
@@ -35,6 +36,7 @@ TASK_THREADS = 4
 def serve(arguments: argparse.Namespace) -> int:
     """Run the broker until a signal ends it."""
     started_s = time.monotonic()
+    limit_waits()
     logging_setup.configure(form=arguments.log_format)
     config = configured(arguments)
     logging_setup.set_level(config.log_level)

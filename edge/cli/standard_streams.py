@@ -1,15 +1,19 @@
 """Standard streams of the command `brim`: all three are open, and accept every character.
 
 Standard error accepts every message, also if its disk or its pipe is full, or its reader has ended: the exit
-status of a verb does not depend on it.
+status of a verb does not depend on it. The same is true of both outputs of a service, which also never waits
+long for their reader: a supervisor may stop reading, and must be able to end the service.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 from typing import Any
+
+WAIT_MS = 1_000  # for the reader of an output of a service
 
 
 def prepare_streams() -> None:
@@ -25,20 +29,49 @@ def prepare_streams() -> None:
             sys.stdout.reconfigure(encoding="utf-8")
         sys.stdout.reconfigure(errors="backslashreplace")
     if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
-        buffer, encoding = io.BufferedWriter(_LossyFile(2, "w", closefd=False)), sys.stderr.encoding
-        sys.stderr = io.TextIOWrapper(buffer, encoding, "backslashreplace", line_buffering=True)
+        sys.stderr = _lossy(2, sys.stderr.encoding)
+
+
+def limit_waits() -> None:
+    """Make both outputs those of a service: no write fails, or waits longer than WAIT_MS for a reader."""
+    _LossyFile.wait_ms = WAIT_MS
+    if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.flush()
+        sys.stdout = _lossy(1, sys.stdout.encoding)
+
+
+def _lossy(descriptor: int, encoding: str) -> io.TextIOWrapper:
+    buffer = io.BufferedWriter(_LossyFile(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(buffer, encoding, "backslashreplace", line_buffering=True)
 
 
 class _LossyFile(io.FileIO):
     """File that loses what cannot be written."""
 
+    wait_ms: int | None = None  # None: as long as a write takes
+
     def write(self, data: Any, /) -> int:
         """Write the data. Returns the number of bytes that are written or lost."""
+        if self.wait_ms is not None:
+            self._write_parts(memoryview(data), self.wait_ms)
+            return memoryview(data).nbytes
         try:
             written: int | None = super().write(data)  # None: a non-blocking pipe is full
         except OSError:
             written = None
         return memoryview(data).nbytes if written is None else written
+
+    def _write_parts(self, data: memoryview, wait_ms: int) -> None:
+        """Write as much as fits. A pipe with room takes PIPE_BUF bytes at once, so no write blocks."""
+        room = select.poll()
+        room.register(self, select.POLLOUT)
+        for first in range(0, len(data), select.PIPE_BUF):
+            if not room.poll(wait_ms):
+                return
+            try:
+                super().write(data[first : first + select.PIPE_BUF])
+            except OSError:
+                return
 
 
 def _null_device(number: int) -> io.TextIOWrapper:

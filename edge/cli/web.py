@@ -22,6 +22,7 @@ import msgspec
 
 from edge import logging_setup
 from edge.cli.config_options import add_config_arguments, add_logging_arguments, configured
+from edge.cli.standard_streams import limit_waits
 from edge.config import loader
 from edge.config.schema import Web
 from edge.errors import EdgeError
@@ -59,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise EdgeError("the web console is not installed", hint=install_extra("web"))
     web, runtime_dir = _settings(arguments)
+    limit_waits()
     logging_setup.configure(arguments.log_level, arguments.log_format)
     from edge.web.run import run as serve
 

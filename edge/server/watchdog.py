@@ -20,6 +20,7 @@ Time is counted in turns of the watchdog's thread: see watchdog.c for stopped or
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import logging
 import os
 import signal
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXIT_STALLED = 4  # exit status of the process
-STDERR = 2
 STATE_S = 2.0  # time for the MQTT thread to report its state
 FLUSH_S = 0.5  # time for the last lines of the log
 JOIN_S = 5.0
@@ -72,13 +72,16 @@ class Watchdog:
         self._reports = 0  # in the current stall
         self._thread: threading.Thread | None = None
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stacks = os.memfd_create("stacks")
+        fcntl.fcntl(self._stacks, fcntl.F_SETFL, os.O_APPEND)
         limits = {"serve_ticks": ticks.serve, "report_ticks": ticks.report, "exit_ticks": ticks.exit}
-        process = {"signal": int(signal.SIGUSR2), "status": EXIT_STALLED, "over_fd": self._over}
-        self._dog: Any = ffi.new("mq_watchdog *", {"tick_ms": ticks.tick_ms, **limits, **process})
+        process = {"signal": int(signal.SIGUSR2), "status": EXIT_STALLED}
+        files = {"over_fd": self._over, "stacks_fd": self._stacks}
+        self._dog: Any = ffi.new("mq_watchdog *", {"tick_ms": ticks.tick_ms, **limits, **process, **files})
 
     def start(self) -> None:
         """Start the watching thread."""
-        faulthandler.register(signal.SIGUSR2, file=STDERR, all_threads=True)
+        faulthandler.register(signal.SIGUSR2, file=self._stacks, all_threads=True)
         thread = threading.Thread(target=self._run, name="brim-watchdog", daemon=True)
         thread.start()
         self._thread = thread
@@ -92,6 +95,7 @@ class Watchdog:
             self._thread.join(JOIN_S)
             faulthandler.unregister(signal.SIGUSR2)
         os.close(self._over)
+        os.close(self._stacks)
         self._over = -1
 
     @property
@@ -164,7 +168,8 @@ class Watchdog:
         with suppress(CancelledError, TimeoutError):
             state = self._listener.submit(self._state).result(STATE_S)
         log.error("clients not served, session snapshot started %s", pairs(waited_s=waited_s, **state))
-        faulthandler.dump_traceback(STDERR, all_threads=True)
+        faulthandler.dump_traceback(self._stacks, all_threads=True)
+        lib.mq_watchdog_show_stacks(self._dog)
 
     def _state(self) -> dict[str, object]:
         """State of engine and snapshot. On the MQTT thread."""

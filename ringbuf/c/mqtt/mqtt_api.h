@@ -278,7 +278,8 @@ typedef struct mq_watchdog {
     uint32_t report_ticks; /* limit of one round of the polling thread; then `signal` is raised */
     uint32_t exit_ticks;   /* later limit; then the process ends */
     int signal, status;
-    int over_fd; /* readable: stop watching */
+    int over_fd;   /* readable: stop watching */
+    int stacks_fd; /* a file; the handler of `signal` appends the stacks of all threads to it */
     /* State of the watchdog; zeros to begin. */
     uint64_t seen_pulse, seen_bytes;
     uint32_t stuck_ticks, was_stuck_ticks, unserved_ticks, unserved_since_ticks;
@@ -286,3 +287,6 @@ typedef struct mq_watchdog {
 
 /* Watch until there is something to report, MQ_WATCH_*.  For a thread of its own. */
 int mq_watchdog_watch(const mq_engine *engine, mq_watchdog *dog);
+
+/* Move the content of `stacks_fd` to standard error.  The rest is lost if nothing reads that output. */
+void mq_watchdog_show_stacks(const mq_watchdog *dog);

@@ -6,7 +6,7 @@
  * the GIL.  It reads words that the loop writes (mq_pulse) and no other part of the engine, except counters.
  *
  *   stuck      the pulse is even, so the thread works, in C or in Python, and has been in this one round for
- *              `report_ticks`.  Then `signal` is raised once; its handler writes all stacks to the log.
+ *              `report_ticks`.  Then `signal` is raised once, and the stacks of its handler go to the log.
  *              After `exit_ticks` the process ends with `status`.  If the thread continues: MQ_WATCH_STUCK.
  *   unserved   clients have sent input or wait for output, only the broker can continue, and for
  *              `serve_ticks` no byte was read from or sent to any client: MQ_WATCH_UNSERVED, repeated after
@@ -14,6 +14,8 @@
  *
  * Time is counted in ticks of this thread and never read from a clock.  In a stopped process (SIGSTOP), a
  * suspended machine or an overloaded one, this thread gets no more turns than the polling thread.
+ *
+ * No output waits long for its reader: a full pipe must not keep a process that has to end.
  */
 #include "mqtt/mqtt.h"
 
@@ -21,6 +23,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
+
+enum { OUTPUT_WAIT_MS = 1000, PART_BYTES = 512 }; /* a pipe with room takes PIPE_BUF bytes at once */
 
 static uint64_t load(const uint64_t *word)
 {
@@ -33,11 +37,32 @@ static bool is_over(const mq_watchdog *dog)
     return poll(&over, 1, (int)dog->tick_ms) > 0;
 }
 
+static bool put(const char *text, size_t size)
+{
+    struct pollfd output = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return poll(&output, 1, OUTPUT_WAIT_MS) > 0 && write(STDERR_FILENO, text, size) > 0;
+}
+
+void mq_watchdog_show_stacks(const mq_watchdog *dog)
+{
+    char part[PART_BYTES];
+    ssize_t size = 0;
+    for (off_t at = 0; (size = pread(dog->stacks_fd, part, sizeof(part), at)) > 0; at += size) {
+        if (!put(part, (size_t)size))
+            break;
+    }
+    if (ftruncate(dog->stacks_fd, 0) != 0)
+        return; /* the next report repeats this one */
+}
+
 /* End the process at once, as with kill -9: acknowledged records are in the rings, and no other state of this
  * process is reliable. */
 static void end(const mq_watchdog *dog)
 {
-    dprintf(STDERR_FILENO, "the MQTT thread is stuck: the process ends with status %d\n", dog->status);
+    char text[PART_BYTES];
+    int size = snprintf(text, sizeof(text), "the MQTT thread is stuck: the process ends with status %d\n",
+                        dog->status);
+    put(text, (size_t)size);
     _exit(dog->status);
 }
 
@@ -48,8 +73,10 @@ static bool is_back(mq_watchdog *dog, uint64_t pulse)
     uint32_t was = dog->stuck_ticks;
     dog->seen_pulse = pulse;
     dog->stuck_ticks = stays ? was + 1 : 0;
-    if (dog->stuck_ticks == dog->report_ticks)
+    if (dog->stuck_ticks == dog->report_ticks) {
         raise(dog->signal);
+        mq_watchdog_show_stacks(dog);
+    }
     if (dog->stuck_ticks == dog->exit_ticks)
         end(dog);
     dog->was_stuck_ticks = was;
