@@ -78,7 +78,10 @@ def problem_of(error: OSError) -> str:
 def remedy_of(error: OSError) -> str:
     """Remedy for a file that cannot be read or replaced."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "free space on that disk"
+        is_full = not lacks_inodes(error.filename2 or error.filename)
+        return "free space on that disk" if is_full else "remove files there: `df -i` shows no free inodes"
+    if error.errno == errno.EROFS:
+        return "mount that file system for writing; `dmesg` may have the cause"
     if error.errno == errno.EFBIG:
         return "raise the limit of file sizes: `ulimit -f`, or LimitFSIZE= of a service"
     if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.ELOOP):
@@ -88,6 +91,20 @@ def remedy_of(error: OSError) -> str:
     if error.errno == errno.ENOMEM:
         return "raise the limit of memory: `ulimit -v`, or MemoryMax= of a service"
     return "repair, move or remove it"
+
+
+def lacks_inodes(path: object) -> bool:
+    """True if the file system of a file or directory has no inodes left: ENOSPC with free space.
+
+    False if that is unknown, as for a path that is a descriptor or does not exist.
+    """
+    if not isinstance(path, str | os.PathLike):
+        return False
+    try:
+        disk = os.statvfs(path if os.path.isdir(path) else os.path.dirname(path) or ".")
+    except OSError:
+        return False
+    return disk.f_files > 0 and disk.f_favail == 0  # some file systems have no limit: 0 files
 
 
 def read_file(files: Files, path: str, max_bytes: int | None = None) -> bytes:

@@ -7,6 +7,7 @@ sockets. The state directory is a disk: log, bridge checkpoints, epochs. directo
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -21,6 +22,7 @@ StrPath: TypeAlias = str | os.PathLike[str]  # as arguments of library functions
 DIRECTORY_MODE = 0o750  # the group may read rings; for others they are invisible
 CREDENTIALS = "$CREDENTIALS_DIRECTORY/"
 INSTANCE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,31}")  # name of an instance
+MOUNT = "mount it for writing, `dmesg` may have the cause, or "  # remedy of a read-only file system
 SERVICE_DIR = "/run"  # parent of the runtime directory of a system service
 
 
@@ -98,11 +100,13 @@ def make_directory(path: Path, key: str) -> None:
     """
     try:
         path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        _sync_name(path)
         owners = {path.lstat().st_uid, path.stat().st_uid} - {os.geteuid(), 0}
         mode = path.stat().st_mode
     except OSError as error:
-        raise EdgeError(f"{key}: {path} cannot be made: {error.strerror}", hint=f"set {key}") from error
+        hint = f"{MOUNT if error.errno == errno.EROFS else ''}set {key}"
+        raise EdgeError(f"{key}: {path} cannot be made: {error.strerror}", hint=hint) from error
+    if is_read_only(path):
+        raise EdgeError(f"{key}: the file system of {path} is read-only", hint=f"{MOUNT}set {key}")
     if owners:
         raise EdgeError(
             f"{key}: {path} belongs to user {user_name(owners.pop())}, and this is user {user_name()}",
@@ -112,6 +116,23 @@ def make_directory(path: Path, key: str) -> None:
         raise EdgeError(f"{key}: everybody may write to {path}", hint=f"chmod o-w {path}")
     if not os.access(path, os.W_OK | os.X_OK):
         raise EdgeError(f"{key}: {path} is not writable by user {user_name()}", hint=f"set {key}")
+    try:
+        _sync_name(path)
+    except OSError as error:
+        raise EdgeError(f"{key}: {path} cannot be synced: {error.strerror}", hint="check the disk") from error
+
+
+def is_read_only(path: Path) -> bool:
+    """True if the file system of `path` takes no changes, also if only an error has made it so."""
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        return True
+    device = path.stat().st_dev
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            mount, _, options = line.partition(" - ")
+            if mount.split(" ")[2] == f"{os.major(device)}:{os.minor(device)}":
+                return "emergency_ro" in options.split(" ")[-1].split(",")  # statvfs() does not show it
+    return False
 
 
 def _sync_name(path: Path) -> None:

@@ -421,10 +421,8 @@ class DelayedMessages:
         self._publisher.refuse(reason)
         if reason and self._may_log_refusal():
             cause = self.failure or f"{self._store.messages} messages, {self._store.stored_bytes} bytes"
-            log.warning(
-                "delayed messages refused; raise the limits of [delayed], or free the disk %s",
-                pairs(cause=cause),
-            )
+            remedy = "free or repair the disk" if self.failure else "raise the limits of [delayed]"
+            log.warning("delayed messages refused; %s %s", remedy, pairs(cause=cause))
 
     def _store_failed(self, error: OSError | sqlite3.Error) -> None:
         is_damage = isinstance(error, sqlite3.DatabaseError) and not isinstance(

@@ -14,6 +14,7 @@ from edge.auth.acl_file import read_rules
 from edge.auth.errors import AuthFileError
 from edge.auth.password_file import read_users
 from edge.auth.tenant_streams import shared_stores
+from edge.config.directories import is_read_only
 from edge.config.listener import Tls
 from edge.config.named_files import tls_places
 from edge.config.schema import Config
@@ -23,6 +24,7 @@ from edge.errors import EdgeError
 from edge.server.leftovers import leftovers
 from edge.transport.tls import Certificates
 from edge.user_names import user_name
+from persistence.durable_file import lacks_inodes
 
 IN_MEMORY = {"tmpfs", "ramfs"}
 REMOTE = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"}
@@ -82,6 +84,10 @@ def _state_of(key: str, path: Path, *, in_memory: bool) -> Finding:
         return error(key, value, f"of user {name}", fix)
     if status.st_mode & stat.S_IWOTH:
         return error(key, value, "not writable by all users", f"chmod o-w {path}")
+    if is_read_only(path):
+        return error(
+            key, f"{path}, of a read-only file system", "writable", "mount it for writing; see `dmesg`"
+        )
     if not os.access(path, os.W_OK | os.X_OK):
         return error(key, value, f"writable by user {user}", f"chmod u+wx {path}")
     kind = file_system_of(path)
@@ -99,6 +105,9 @@ def _state_of(key: str, path: Path, *, in_memory: bool) -> Finding:
 
 def _free_space(config: Config) -> Finding:
     place = nearest(config.log_directory)
+    if lacks_inodes(place):
+        fix = "remove files there, or use a file system with more inodes: `df -i`"
+        return error("disk space", f"the disk of {place} has no free inodes", "some", fix)
     usage = shutil.disk_usage(place)
     used = 100 - usage.free * 100 // usage.total
     value, limit = f"{used} % of the disk of {place} is used", f"below {config.log.disk_warn_percent} %"

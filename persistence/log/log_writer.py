@@ -41,7 +41,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from persistence.durable_file import remedy_of
+from persistence.durable_file import lacks_inodes, remedy_of
 from persistence.errors import EpochConflict, NoDiskRoom, TooManyRings
 from persistence.log.log import Log
 from persistence.segment.verified_reader import from_offset
@@ -410,6 +410,8 @@ class LogWriter:
     def _failed(self, error: OSError, now: int) -> None:
         code = errno.errorcode.get(error.errno or 0, "?")
         words = self.removed or self.blocked or _REASONS.get(error.errno or 0, "")
+        if error.errno == errno.ENOSPC and lacks_inodes(self.log.directory):
+            words = "the disk has no free inodes"
         if isinstance(error, NoDiskRoom):
             words = str(error)
         elif not words:

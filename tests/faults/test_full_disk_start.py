@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from edge.config.loader import load
+from edge.doctor.files import check_files
+from edge.doctor.findings import Severity
 from edge.mqtt import Properties, PubAck, Publish, ReasonCode
 from edge.server import disk_reserve
 from edge.server.disk_reserve import FILE_NAME, RESERVE_BYTES
 from tests.support.brim_process import BrimProcess
 from tests.support.mqtt_socket import SocketClient
-from tests.support.small_disk import fill, small_disk
+from tests.support.small_disk import fill, small_disk, take_inodes
 from tests.support.waiting import wait_until
 
 MIB = 1 << 20
@@ -56,6 +59,27 @@ def test_a_broker_starts_after_a_reboot_with_a_full_disk(runtime_directory: Path
             wait_until(lambda: not code_of(broker, "t/1").failed)
             broker.stop()
         assert reserve.stat().st_blocks * 512 >= RESERVE_BYTES
+
+
+def test_a_broker_starts_after_a_reboot_without_free_inodes(runtime_directory: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64 * MIB, inodes=100) as disk:
+        broker = BrimProcess(runtime_directory, disk, SETTINGS, bridge=False)
+        with broker:
+            assert not code_of(broker, "t/1").failed
+        shutil.rmtree(runtime_directory)
+        runtime_directory.mkdir()
+        files = take_inodes(disk)
+        found = {finding.check: finding for finding in check_files(load(broker.config), runs=False)}
+        lack = found["disk space"]
+        assert (lack.state, "no free inodes" in lack.value) == (Severity.ERROR, True)
+        with broker:
+            broker.log_until("disk reserve removed: the disk has no free inodes; remove files")
+            assert not code_of(broker, "memory/1").failed
+            for file in files:
+                file.unlink()
+            wait_until(lambda: not code_of(broker, "t/1").failed)
+            broker.stop()
+        assert (disk / "state" / FILE_NAME).exists()
 
 
 def test_the_reserve_takes_no_part_of_a_disk_that_is_nearly_full(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import pytest
 
 
 @contextmanager
-def small_disk(at: Path, size_bytes: int) -> Iterator[Path]:
-    """A file system of that size, for its owner and group."""
+def small_disk(at: Path, size_bytes: int, inodes: int = 0) -> Iterator[Path]:
+    """A file system of that size, for its owner and group. `inodes`: 0: no limit."""
     at.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0750", "tmpfs", str(at)]
+    options = f"size={size_bytes},nr_inodes={inodes},mode=0750"
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(at)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         pytest.skip(f"NOT TESTED: no file system can be mounted here, be root: {mounted.stderr.strip()}")
@@ -20,6 +21,22 @@ def small_disk(at: Path, size_bytes: int) -> Iterator[Path]:
         yield at
     finally:
         subprocess.run(["umount", "--lazy", str(at)], check=True)
+
+
+def take_inodes(disk: Path) -> list[Path]:
+    """Empty files that take all inodes that are left."""
+    files: list[Path] = []
+    try:
+        while True:
+            files.append(disk / f"empty-{len(files)}")
+            files[-1].touch()
+    except OSError:
+        return files[:-1]
+
+
+def remount(disk: Path, how: str) -> None:
+    """Mount it as "ro" or "rw". No file may be open for writing."""
+    subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
 
 
 def fill(disk: Path) -> Path:

@@ -1,0 +1,80 @@
+"""A disk that takes no changes: the start, `brim doctor` and the log report it with a remedy."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.config.directories import is_read_only
+from edge.config.loader import load
+from edge.doctor.files import check_files
+from edge.doctor.findings import Severity
+from edge.mqtt import PubAck, Publish
+from persistence.durable_file import remedy_of
+from tests.support.brim_process import BrimProcess
+from tests.support.mqtt_socket import SocketClient
+from tests.support.project import ROOT
+from tests.support.small_disk import remount, small_disk
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", 64 * MIB) as found:
+        yield found
+
+
+def publish(broker: BrimProcess) -> None:
+    with SocketClient(broker.port, "c") as client:
+        client.send(Publish("t", b"x", 1, packet_id=1))
+        assert isinstance(client.receive(), PubAck)
+
+
+def test_a_start_on_a_read_only_disk_names_the_remedy(
+    runtime_directory: Path, disk: Path, tmp_path: Path
+) -> None:
+    broker = BrimProcess(runtime_directory, disk, bridge=False)
+    with broker:
+        publish(broker)
+    remount(disk, "ro")
+    command = [sys.executable, "-m", "edge", "run", "--config", str(broker.config)]
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2  # not 78: a service manager tries again
+    error, remedy, *_ = refused.stderr.splitlines()
+    assert error == f"brim run: state_dir: the file system of {disk / 'state'} is read-only"
+    assert remedy.startswith("  mount it for writing")
+    found = {finding.check: finding for finding in check_files(load(broker.config), runs=False)}
+    assert (found["state_dir"].state, found["state_dir"].fix[:20]) == (Severity.ERROR, "mount it for writing")
+    remount(disk, "rw")
+    with broker:
+        publish(broker)
+
+
+def test_a_disk_that_an_error_has_made_read_only_is_recognized(tmp_path: Path) -> None:
+    """The kernel does not show this state to statvfs()."""
+    image, disk = tmp_path / "image", tmp_path / "disk"
+    disk.mkdir()
+    image.touch()
+    os.truncate(image, 8 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    command = ["mount", "-o", "loop,errors=remount-ro", str(image), str(disk)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("NOT TESTED: no image can be mounted here")
+    try:
+        assert not is_read_only(disk)
+        device = os.stat(disk).st_dev
+        (block,) = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().parts[-1:]
+        Path(f"/sys/fs/ext4/{block}/trigger_fs_error").write_text("1")
+        assert is_read_only(disk)
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_the_remedy_for_a_file_on_a_read_only_disk_removes_nothing() -> None:
+    error = OSError(errno.EROFS, os.strerror(errno.EROFS), "/srv/state/sessions.state")
+    assert remedy_of(error).startswith("mount that file system for writing")
