@@ -15,6 +15,7 @@ from tests.campaigns.flips import FLIPS
 from tests.campaigns.kills import KILLS
 from tests.campaigns.million import KILLS as MILLION_KILLS
 from tests.campaigns.million import RECORDS, SINKS, run_million
+from tests.campaigns.mixed import MIXED
 from tests.campaigns.pipeline import KAFKA, OVERFLOW, PIPELINE
 from tests.campaigns.running import Work, run
 from tests.campaigns.soak import MINUTES, RATE, SOAK, soak_for
@@ -23,7 +24,20 @@ from tests.campaigns.state_flips import STATE_FLIPS, state_flips_of
 from tests.campaigns.sums import show_sums
 from tests.support.damaged_state import KINDS
 
-CAMPAIGNS = (CRASHES, ARCHIVES, FLIPS, STATE_FLIPS, KILLS, SPILL, CUTS, FAULTS, PIPELINE, OVERFLOW, KAFKA)
+CAMPAIGNS = (
+    CRASHES,
+    MIXED,
+    ARCHIVES,
+    FLIPS,
+    STATE_FLIPS,
+    KILLS,
+    SPILL,
+    CUTS,
+    FAULTS,
+    PIPELINE,
+    OVERFLOW,
+    KAFKA,
+)
 
 
 def main() -> int:
