@@ -54,8 +54,10 @@ static zl_verdict header_end(zl_frames *frames, const zl_limits *limits)
     if (length > limits->message_max_bytes)
         return ZL_TOO_LONG;
     frames->left = length;
-    if (!frames->command || length >= CONTENT_MIN)
+    if (!frames->command || length >= CONTENT_MIN) {
         frames->content += length + frames->header_bytes;
+        frames->count++;
+    }
     if (!frames->command) { /* a command may come between the parts of a message */
         frames->more = flags & MORE;
         frames->parts++;

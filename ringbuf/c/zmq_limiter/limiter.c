@@ -8,14 +8,22 @@
  * side is not read.  Peer and libzmq therefore wait for each other as on one connection.
  *
  * The limits are those of zl_limits.  If the total of unfinished messages is too large, the link with the
- * oldest one is closed: an honest message ends soon.  If the total of received bytes is too large, the link
- * with most of them is closed: libzmq keeps subscriptions in some 45 bytes of memory for each byte.
+ * oldest one is closed: an honest message ends soon.  If the total of received bytes is too large, the owner
+ * with most of them loses the link with most: libzmq keeps subscriptions in some 45 bytes of memory for each
+ * byte.
+ *
+ * No peer excludes the others from the places for links.  An owner is a user of this machine, or an address;
+ * all of loopback is one, and a network of IPv6.  An owner, except root and the limiter's user, gets a
+ * further place while it then has at most SHARE times the free ones.  If a place is missing, the oldest
+ * silent link is closed for the new one: of the same owner if that has its share, otherwise of any.  A link
+ * is silent until its handshake is done and its peer has requested something, which honest peers do at once.
  */
 #include "zmq_limiter/limiter.h"
 #include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +39,9 @@
 #define CHECK_MS 250
 #define LISTENER UINT64_MAX
 #define WAKE (UINT64_MAX - 1)
+#define SHARE 3
+#define OF_ADDRESS (1ull << 63)
+#define SPOKEN_FRAMES 2 /* READY, and a subscription or a request */
 
 enum {
     PEER,
@@ -45,6 +56,8 @@ typedef struct zl_link {
     uint32_t at[SIDES], end[SIDES];
     bool ended[SIDES]; /* that side sends no more bytes */
     zl_frames frames;  /* of the peer */
+    uint64_t owner;
+    uint64_t number;   /* in the order of accept() */
     uint64_t received; /* bytes of the peer, without heartbeats */
     uint64_t began_ms; /* begin of the unfinished message */
     uint64_t stuck_ms; /* begin of the time without reads by the peer */
@@ -181,13 +194,35 @@ static void end_oldest(zl_limiter *limiter)
         link_refuse(limiter, oldest, &limiter->counts.unfinished);
 }
 
+/* Number of links of an owner, and, if `bytes` is not NULL, the bytes that they have received. */
+static uint32_t links_of(const zl_limiter *limiter, uint64_t owner, uint64_t *bytes)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < limiter->used; i++) {
+        const zl_link *link = &limiter->links[i];
+        if (link->fds[PEER] < 0 || link->owner != owner)
+            continue;
+        count++;
+        if (bytes)
+            *bytes += link->received;
+    }
+    return count;
+}
+
 static void end_largest(zl_limiter *limiter)
 {
     zl_link *largest = NULL;
+    uint64_t most = 0;
     for (uint32_t i = 0; i < limiter->used; i++) {
         zl_link *link = &limiter->links[i];
-        if (link->fds[PEER] >= 0 && (!largest || link->received > largest->received))
+        if (link->fds[PEER] < 0)
+            continue;
+        uint64_t bytes = 0;
+        links_of(limiter, link->owner, &bytes);
+        if (!largest || bytes > most || (bytes == most && link->received > largest->received)) {
             largest = link;
+            most = bytes;
+        }
     }
     if (largest)
         link_refuse(limiter, largest, &limiter->counts.too_many_bytes);
@@ -268,12 +303,67 @@ static int connect_inner(const zl_limiter *limiter)
     return -1;
 }
 
-static void link_begin(zl_limiter *limiter, int fd)
+/* The user of a Unix socket, or OF_ADDRESS and an address of IPv4, or the network of one of IPv6. */
+static uint64_t owner_of(int fd)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } peer = {.any.sa_family = AF_UNSPEC};
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, &peer.any, &length) == 0 && peer.any.sa_family == AF_INET) {
+        uint32_t host = ntohl(peer.v4.sin_addr.s_addr);
+        return OF_ADDRESS | (host >> 24 == IN_LOOPBACKNET ? INADDR_LOOPBACK : host);
+    }
+    if (peer.any.sa_family == AF_INET6) {
+        uint64_t network;
+        memcpy(&network, &peer.v6.sin6_addr, sizeof network);
+        return OF_ADDRESS | network;
+    }
+    struct ucred user = {.uid = 0};
+    length = sizeof user;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &length) == 0 ? user.uid : OF_ADDRESS;
+}
+
+/* True if the owner may have a further link, with `free_places` places besides it. */
+static bool has_share(const zl_limiter *limiter, uint64_t owner, uint32_t free_places)
+{
+    if (owner == 0 || owner == geteuid())
+        return true;
+    uint64_t own = links_of(limiter, owner, NULL);
+    return own == 0 || own + 1 <= SHARE * (uint64_t)free_places;
+}
+
+/* Close the oldest silent link, of `owner` unless `any`.  False: there is none. */
+static bool end_silent(zl_limiter *limiter, uint64_t owner, bool any)
+{
+    zl_link *oldest = NULL;
+    for (uint32_t i = 0; i < limiter->used; i++) {
+        zl_link *link = &limiter->links[i];
+        if (link->fds[PEER] >= 0 && link->frames.count < SPOKEN_FRAMES && (any || link->owner == owner) &&
+            (!oldest || link->number < oldest->number))
+            oldest = link;
+    }
+    if (oldest)
+        link_refuse(limiter, oldest, &limiter->counts.refused);
+    return oldest != NULL;
+}
+
+/* True if there is a place for a link of `owner`, perhaps that of a link that was closed for it. */
+static bool make_room(zl_limiter *limiter, uint64_t owner)
 {
     uint32_t open = atomic_load_explicit(&limiter->counts.open, memory_order_relaxed);
-    int inner = open < atomic_load_explicit(&limiter->connections_max, memory_order_relaxed)
-                    ? connect_inner(limiter)
-                    : -1;
+    uint32_t most = atomic_load_explicit(&limiter->connections_max, memory_order_relaxed);
+    if (!has_share(limiter, owner, open < most ? most - open - 1 : 0))
+        return end_silent(limiter, owner, false);
+    return open < most || end_silent(limiter, owner, true);
+}
+
+static void link_begin(zl_limiter *limiter, int fd)
+{
+    uint64_t owner = owner_of(fd);
+    int inner = make_room(limiter, owner) ? connect_inner(limiter) : -1;
     if (inner < 0) {
         atomic_fetch_add_explicit(&limiter->counts.refused, 1, memory_order_relaxed);
         close(fd);
@@ -285,7 +375,8 @@ static void link_begin(zl_limiter *limiter, int fd)
     else
         limiter->first_free = limiter->links[index].next_free;
     zl_link *link = &limiter->links[index];
-    *link = (zl_link){.fds = {fd, inner}};
+    uint64_t number = atomic_load_explicit(&limiter->counts.accepted, memory_order_relaxed);
+    *link = (zl_link){.fds = {fd, inner}, .owner = owner, .number = number};
     atomic_fetch_add_explicit(&limiter->counts.open, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&limiter->counts.accepted, 1, memory_order_relaxed);
     update_link(limiter, link);

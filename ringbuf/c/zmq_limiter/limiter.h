@@ -37,6 +37,7 @@ typedef struct zl_frames {
     uint64_t message;     /* bytes of the message so far, headers included; 0: between messages */
     uint64_t whole;       /* bytes of finished messages since the caller set it to 0 */
     uint64_t content;     /* bytes of frames that began since the caller set it to 0, without heartbeats */
+    uint64_t count;       /* frames that began, without heartbeats */
     uint32_t parts;       /* of the message so far */
     uint8_t header_bytes; /* received bytes of the next header */
     uint8_t header[ZL_HEADER_MAX_BYTES];

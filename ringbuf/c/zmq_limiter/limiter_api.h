@@ -25,7 +25,7 @@ typedef struct zl_limits {
 typedef struct zl_counts {
     uint32_t open;       /* connections now */
     uint64_t accepted;   /* since the start, as all below */
-    uint64_t refused;    /* connections_max, or no descriptor */
+    uint64_t refused;    /* connections_max, also silent ones that made room, or no descriptor */
     uint64_t malformed;  /* bytes that are not ZMTP 3 */
     uint64_t too_long;   /* parts_max or message_max_bytes */
     uint64_t unfinished; /* unfinished_max_bytes or unfinished_max_ms */

@@ -18,6 +18,7 @@ from edge.local.zmq_limiter import PeerLimits, ZmqLimiter
 from edge.local.zmq_listener import ZmqListener
 from edge.local.zmq_server_socket import ZmqServer
 from tests.support.children import Child
+from tests.support.other_user import USER, as_other_user, other_user_or_skip
 from tests.support.waiting import PATIENCE_S, wait_until
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -34,6 +35,10 @@ def frame(body: bytes, *, more: bool = False, command: bool = False, long: bool 
 
 def ready(kind: bytes) -> bytes:
     return frame(b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4) + kind, command=True)
+
+
+SPOKEN = GREETING + ready(b"SUB") + frame(b"\1")
+SILENT = GREETING + ready(b"SUB") + frame(b"\x04PING\0\x0a", command=True) * 3
 
 
 def dial(path: Path, data: bytes = b"") -> socket.socket:
@@ -253,21 +258,100 @@ def test_peers_wait_while_their_messages_are_not_taken(tmp_path):
 
 def test_connections_beyond_the_limit_are_closed_and_free_places_are_used(tmp_path):
     with limiter(tmp_path, PeerLimits(4, 1 << 20, connections_max=3)) as (made, path, inner):
-        first = [dial(path) for _ in range(3)]
+        first = [dial(path, SPOKEN) for _ in range(3)]
         ends = [inner.accept()[0] for _ in first]
+        for end in ends:
+            assert received(end, len(SPOKEN)) == SPOKEN
         with closing(dial(path)) as late:
             assert late.recv(1) == b""
         assert made.counts()["refused"] == 1
         first.pop().close()
         wait_until(lambda: made.counts()["open"] == 2)
-        with closing(dial(path, GREETING)), closing(inner.accept()[0]) as end:
-            assert received(end, 64) == GREETING
+        with closing(dial(path, SPOKEN)), closing(inner.accept()[0]) as end:
+            assert received(end, len(SPOKEN)) == SPOKEN
         made.admit(2)  # descriptors: too few for one, which is served all the same
         wait_until(lambda: made.counts()["open"] == 2)
         with closing(dial(path)) as late:
             assert late.recv(1) == b""
         for it in (*first, *ends):
             it.close()
+
+
+@pytest.mark.parametrize("sent", [b"", GREETING[:20], GREETING, GREETING + ready(b"SUB"), SILENT])
+def test_peers_that_request_nothing_make_room_for_others(tmp_path, sent):
+    with limiter(tmp_path, PeerLimits(4, 1 << 20, connections_max=3)) as (made, path, inner):
+        silent = [dial(path, sent) for _ in range(3)]
+        ends = [inner.accept()[0] for _ in silent]
+        for end in ends:
+            assert received(end, len(sent)) == sent
+        with closing(dial(path, SPOKEN)), closing(inner.accept()[0]) as end:
+            assert received(end, len(SPOKEN)) == SPOKEN
+            assert is_closed(silent[0])
+            assert made.counts()["open"] == 3
+        for it in (*silent, *ends):
+            it.close()
+
+
+# Connects as another user, and sends, once for each line; prints if the connection is still open.
+STRANGER = """
+import socket, sys
+held = []
+for line in sys.stdin:
+    it = socket.socket(socket.AF_UNIX)
+    it.connect(line.split()[0])
+    try:
+        it.sendall(bytes.fromhex(line.split()[1]))
+        it.settimeout(0.2)
+        print("open" if it.recv(1) else "closed", flush=True)
+    except TimeoutError:
+        print("open", flush=True)
+    except OSError:
+        print("closed", flush=True)
+    held.append(it)
+"""
+
+
+def test_one_user_cannot_take_all_places(runtime_directory):
+    other_user_or_skip()
+    runtime_directory.chmod(0o755)
+    with (
+        limiter(runtime_directory, PeerLimits(4, 1 << 20, connections_max=8)) as (made, path, _),
+        Child(as_other_user(STRANGER)) as first,
+        Child(as_other_user(STRANGER, USER + 2)) as second,
+    ):
+        path.chmod(0o666)
+
+        def opens(child: Child) -> bool:
+            child.say(f"{path} {SPOKEN.hex()}")
+            return child.line() == "open"
+
+        assert [opens(first) for _ in range(8)] == [True] * 6 + [False] * 2
+        assert opens(second)  # its first one
+        assert not opens(second)
+        assert not opens(first)
+        own = dial(path, SPOKEN)  # the limiter's own user may have the rest
+        wait_until(lambda: made.counts()["open"] == 8)
+        own.close()
+
+
+def test_the_user_with_most_bytes_of_all_is_disconnected_not_the_longest_peer(runtime_directory):
+    other_user_or_skip()
+    runtime_directory.chmod(0o755)
+    limits = PeerLimits(4, 1 << 20, received_max_bytes=1000)
+    with (
+        limiter(runtime_directory, limits) as (made, path, _),
+        Child(as_other_user(STRANGER)) as stranger,
+    ):
+        path.chmod(0o666)
+        own = dial(path, GREETING + frame(bytes(398)))  # 400 bytes, and 4 times 202 of the other user
+        for _ in range(4):
+            stranger.say(f"{path} {(GREETING + frame(bytes(200))).hex()}")
+            stranger.line()
+        assert made.counts()["too_many_bytes"] == 2
+        own.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            own.recv(1)
+        own.close()
 
 
 def test_who_is_disconnected_is_logged_seldom(tmp_path, caplog):
