@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edge.cli.argument_types import directory
 from edge.cli.config_options import add_config_arguments, configured
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import count_in_words
+from edge.cli.humanize import counted
 from edge.errors import EdgeError
 from edge.local.running_log import log_directory_of
 from edge.log.log_place import PLACE_HELP
@@ -43,10 +43,10 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_part_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --from, --until, --topic, --stream and --ring."""
+    """Add --from (--since), --until, --topic, --stream and --ring."""
     accept_negative_places(parser)
     parser.add_argument(
-        "--from", dest="first", metavar="PLACE", default="", help=f"first record: {PLACE_HELP}"
+        "--from", "--since", dest="first", metavar="PLACE", default="", help=f"first record: {PLACE_HELP}"
     )
     parser.add_argument(
         "--until", metavar="PLACE", default="", help="end, as --from; exclusive (default: end of the log)"
@@ -120,7 +120,7 @@ def status_of(view: LogView, position: ScanPosition, verb: str) -> Exit:
     for ring, epoch, first, last in position.gaps:
         print(f"brim {verb}: ring {ring}, epoch {epoch}: offsets {first} to {last} missing", file=sys.stderr)
     if position.missing:
-        text = f"{count_in_words(position.missing)} records were missing: damaged, or removed meanwhile"
+        text = f"{counted(position.missing, 'record')} missing: damaged, or removed meanwhile"
         print(f"brim {verb}: {text}", file=sys.stderr)
     print("  see `brim segments verify`", file=sys.stderr)
     return Exit.INCOMPLETE

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from edge.cli.config_options import add_runtime_argument
+from edge.cli.config_options import add_broker_arguments
 from edge.cli.error_text import error_text
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import bytes_in_words, count_in_words, seconds_in_words
+from edge.cli.humanize import bytes_in_words, counted, seconds_in_words
 from edge.cli.listing import TOPIC_COLUMN, Column, Row, add_listing_arguments, print_listing
 from edge.errors import EdgeError
 from edge.local.filters import checked_filters
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("filters", nargs="*", metavar="FILTER", help="topic filter; of get: topic")
     add_listing_arguments(parser, COLUMNS, "messages")
-    add_runtime_argument(parser)
+    add_broker_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -131,7 +131,7 @@ def _clear_all(connection: Connection, topic_filter: str) -> int:
         answer = connection.request(ClearRetained(topic_filter, after), Cleared)
         count += answer.count
         if answer.count == 0 and answer.after == after:
-            text = f"only {count_in_words(count)} messages were cleared: the ring is full"
+            text = f"the ring is full; cleared: {counted(count, 'message')}"
             raise EdgeError(text, hint="see `brim status`, and clear again")
         after = answer.after
     return count
@@ -143,5 +143,5 @@ def _clear(connection: Connection, filters: list[str], *, as_json: bool) -> int:
         if as_json:
             print(msgspec.json.encode({"filter": topic_filter, "cleared": count}).decode())
         else:
-            print(escaped(f"{count_in_words(count)} retained messages of {topic_filter} cleared"))
+            print(escaped(f"{counted(count, 'retained message')} of {topic_filter} cleared"))
     return 0

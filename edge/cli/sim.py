@@ -23,7 +23,7 @@ import msgspec
 
 from edge.cli.argument_types import positive, seconds
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import count_in_words
+from edge.cli.humanize import count_in_words, counted
 from edge.cli.mqtt_options import add_connection_arguments, client_of, run_verb
 from edge.client import Client
 from edge.errors import EdgeError
@@ -100,6 +100,6 @@ def _show(counts: FleetCounts) -> None:
 def _words(counts: FleetCounts) -> str:
     return (
         f"{count_in_words(counts.published)} published, {count_in_words(counts.failed)} failed, "
-        f"{counts.missing} missing, {counts.outliers} outliers, {counts.cuts} cuts, "
+        f"{counts.missing} missing, {counted(counts.outliers, 'outlier')}, {counted(counts.cuts, 'cut')}, "
         f"{counts.refused} refused"
     )

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from edge.cli.color import colored
-from edge.cli.config_options import add_runtime_argument
+from edge.cli.config_options import add_broker_arguments
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import (
     bytes_in_words,
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the whole report as one JSON object")
     parser.add_argument("--clients", action="store_true", help="show MQTT clients, those with losses first")
     parser.add_argument("--readers", action="store_true", help="show the readers of each ring and their lag")
-    add_runtime_argument(parser)
+    add_broker_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -246,11 +246,11 @@ def _maintenance_lines(maintenance: dict[str, Any]) -> Iterator[str]:
     )
     yield f"  kept: {states or 'nothing'}{ratio}{disk}"
     if scrub["damaged"]:
-        yield f"  damage found when read again: {count_in_words(scrub['damaged'])} places"
+        yield f"  damage found when read again: {counted(scrub['damaged'], 'place')}"
     for stream, records in maintenance["forced_records"].items():
-        yield f"  {count_in_words(records)} records of stream {stream} were removed against its rules"
+        yield f"  removed against the rules of stream {stream}: {counted(records, 'record')}"
     for consumer, records in maintenance["unread_records"].items():
-        yield f"  {count_in_words(records)} records were removed before {consumer} had them"
+        yield f"  removed before {consumer} had them: {counted(records, 'record')}"
 
 
 def _client_lines(status: dict[str, Any]) -> Iterator[str]:

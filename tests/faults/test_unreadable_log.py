@@ -260,7 +260,7 @@ def test_damage_is_reported_if_no_record_is_missing_and_a_bounded_number_of_gaps
     assert len(list(last.records())) == RECORDS - hit[-1] - 1
     assert (last.missing, status_of(view, last, "replay")) == (0, Exit.INCOMPLETE)
     error = capsys.readouterr().err
-    assert (all(str(path) in error for path in paths), "records were missing" in error) == (True, False)
+    assert (all(str(path) in error for path in paths), " missing: damaged" in error) == (True, False)
 
 
 def surviving(reader: LogReader, patience_s: float, now: Callable[[], float]) -> SurvivingLog:

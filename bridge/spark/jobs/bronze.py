@@ -39,6 +39,7 @@ from bridge.spark.jobs.common import (
     add_stream_arguments,
     check_source,
     command,
+    counted,
     follow,
     format_of_arguments,
     pairs,
@@ -255,14 +256,15 @@ def ingest_as(application: str, arguments: argparse.Namespace, **options: str) -
         return finish(query, outcome, as_json=arguments.json)
 
 
-def finish(query: StreamingQuery, outcome: BronzeResult, *, as_json: bool, noun: str = "records") -> int:
+def finish(query: StreamingQuery, outcome: BronzeResult, *, as_json: bool, noun: str = "record") -> int:
     """Wait for the end of the query, and print its result. Returns the exit status."""
     follow(query)
     if as_json:
         print(json.dumps(asdict(outcome)))
     else:
         quarantined = f", {outcome.quarantined} in quarantine" if outcome.quarantined else ""
-        print(f"{outcome.table}: {outcome.records} {noun} in {outcome.batches} batches{quarantined}")
+        rows, batches = counted(outcome.records, noun), counted(outcome.batches, "batch")
+        print(f"{outcome.table}: {rows} in {batches}{quarantined}")
     return 0
 
 

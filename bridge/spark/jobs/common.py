@@ -30,6 +30,12 @@ BOTH_SCHEMAS = re.compile(r'CANNOT_MERGE_SCHEMAS.*?"STRUCT<(.*?)>"\n.*?"STRUCT<(
 NO_TABLE = re.compile(r"Path does not exist: \S+|Unable to infer schema for Parquet")
 
 
+def counted(count: int, noun: str) -> str:
+    """Number and noun: `1 batch`, `12 batches`."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}{'' if count == 1 else plural}"
+
+
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     """--master and --conf, for jobs that are not started by spark-submit."""
     parser.add_argument(

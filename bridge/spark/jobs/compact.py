@@ -45,7 +45,7 @@ from pyarrow import fs
 
 from bridge.errors import BridgeError, SourceOptionError
 from bridge.spark.jobs.bronze import IDENTITY
-from bridge.spark.jobs.common import add_spark_arguments, command, spark_of
+from bridge.spark.jobs.common import add_spark_arguments, command, counted, spark_of
 from bridge.spark.removed_ranges import declare_removed
 from bridge.spark.table_layout import key_of, time_of, write_files
 from bridge.spark.table_places import checked_state, opened, table_lock
@@ -254,11 +254,9 @@ def job(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(asdict(outcome)))
     else:
-        noun = "batches" if outcome.records else "small files"
-        done = (
-            f"{outcome.batches} {noun} into {outcome.files} files" if outcome.batches else "nothing to merge"
-        )
-        print(f"{outcome.table}: {done}, {outcome.deleted} old files deleted")
+        merged = counted(outcome.batches, "batch" if outcome.records else "small file")
+        done = f"{merged} into {counted(outcome.files, 'file')}" if outcome.batches else "nothing to merge"
+        print(f"{outcome.table}: {done}, {counted(outcome.deleted, 'old file')} deleted")
     return 0
 
 

@@ -25,7 +25,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.rangeset import Ranges, count, subtract, union
 from bridge.spark.completeness import Account, EpochKey, FileInfo, account
-from bridge.spark.jobs.common import add_landing_arguments, add_spark_arguments, command, spark_of
+from bridge.spark.jobs.common import (
+    add_landing_arguments,
+    add_spark_arguments,
+    command,
+    counted,
+    spark_of,
+)
 from bridge.spark.landing_zone import Landing, StoredFile
 from bridge.spark.removed_ranges import islands, removed_ranges
 from bridge.spark.table_places import checked_state
@@ -113,10 +119,6 @@ def _shown(ranges: Ranges) -> str:
     return f"{count(ranges)} ({', '.join(parts)}{more})"
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _called(epoch: EpochKey) -> str:
     return f"{epoch.edge} {epoch.stream}/{epoch.partition} epoch {epoch.epoch}"
 
@@ -124,7 +126,7 @@ def _called(epoch: EpochKey) -> str:
 def _lines(files: Account, table: Sequence[TableAccount] | None) -> Iterator[str]:
     beside = {account.epoch: account for account in table or ()}
     for row in files.epochs:
-        yield f"{_called(row.epoch)}: {_counted(row.records, 'record')} in {_counted(row.files, 'file')}"
+        yield f"{_called(row.epoch)}: {counted(row.records, 'record')} in {counted(row.files, 'file')}"
         kinds = (
             ("LOST, and declared", row.lost),
             ("skipped on purpose", row.skipped),
@@ -148,7 +150,7 @@ def _lines(files: Account, table: Sequence[TableAccount] | None) -> Iterator[str
 
 
 def _table_lines(row: TableAccount) -> Iterator[str]:
-    yield f"    in the table: {row.records} records"
+    yield f"    in the table: {counted(row.records, 'record')}"
     if row.quarantined:
         yield f"    in quarantine: {row.quarantined}"
     if row.removed:

@@ -232,7 +232,7 @@ def job(arguments: argparse.Namespace) -> int:
             every_s=arguments.every,
             options=options,
         )
-        status = bronze.finish(query, outcome, as_json=arguments.json, noun="minutes")
+        status = bronze.finish(query, outcome, as_json=arguments.json, noun="minute")
     if outcome.ahead:
         text = f"{outcome.ahead} values are stamped more than {AHEAD_S} s ahead of the clock of this machine"
         print(f"warning: {text}; look at the clocks of their edges", file=sys.stderr)

@@ -33,6 +33,7 @@ from bridge.spark.jobs.common import (
     add_spark_arguments,
     check_source,
     command,
+    counted,
     pairs,
     reason_of,
     spark_of,
@@ -88,7 +89,7 @@ def job(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"range": target, "records": records, "left_out": left_out}))
     else:
-        print(f"{target}: {records} records" + (f", {left_out} left out" if left_out else ""))
+        print(f"{target}: {counted(records, 'record')}" + (f", {left_out} left out" if left_out else ""))
     return 0
 
 

@@ -13,6 +13,7 @@ from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.format.file_builder import compressed
 from bridge.format.file_parser import verify
 from bridge.spark.jobs import gaps
+from bridge.spark.jobs.common import counted
 from bridge.spark.landing_zone import Landing
 from tests.support.drained_files import EPOCH, drained_file_of, store
 
@@ -52,6 +53,11 @@ def test_what_was_lost_and_declared_is_lost_and_neither_complete_nor_missing(
     assert said.splitlines()[-1] == (
         "LOST: 7 records were overwritten or removed before they were drained; 3 more were skipped"
     )
+
+
+def test_one_thing_has_a_noun_in_the_singular() -> None:
+    assert [counted(number, "batch") for number in (0, 1, 2)] == ["0 batches", "1 batch", "2 batches"]
+    assert [counted(number, "old file") for number in (1, 2)] == ["1 old file", "2 old files"]
 
 
 def test_what_was_skipped_on_purpose_is_neither_complete_nor_lost(

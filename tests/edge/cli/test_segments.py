@@ -360,7 +360,7 @@ def test_records_that_are_missing_are_told(directory, capsys):
     damage(segments(directory)[0])
     status, out, error = brim(capsys, "export", "--to", "-", "--log", directory)
     assert (status, len(out.splitlines())) == (1, 32)
-    assert "1 records were missing" in error
+    assert "1 record missing: damaged" in error
 
 
 def test_what_lies_behind_damage_in_the_last_segment_is_exported_too(directory, capsys):
@@ -371,7 +371,7 @@ def test_what_lies_behind_damage_in_the_last_segment_is_exported_too(directory, 
     assert sum(it["records"] for it in found["segments"]) == 32
     status, out, error = brim(capsys, "export", "--to", "-", "--log", directory)
     assert (status, len(out.splitlines())) == (1, 32)
-    assert "1 records were missing" in error
+    assert "1 record missing: damaged" in error
 
 
 def test_records_are_exported_as_drained_files(directory, tmp_path, capsys):
