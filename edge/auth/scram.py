@@ -22,12 +22,17 @@ from collections.abc import Callable, Mapping
 from edge.auth.interfaces import AuthStep, ClientInfo
 from edge.auth.password_file import User, check_name
 from edge.auth.saslprep import saslprep
-from edge.auth.scram_keys import ITERATIONS, METHOD, SALT_BYTES, ScramKeys, hashed, keyed
+from edge.auth.scram_keys import (
+    ITERATIONS,
+    MESSAGE_MAX_BYTES,
+    METHOD,
+    SALT_BYTES,
+    ScramKeys,
+    hashed,
+    keyed,
+)
 
 NONCE_BYTES = 24
-# A name and a nonce. The broker's thread computes the normal form of the name before the login: 1 ms at most,
-# but more than 50 ms for 8 KiB.
-MESSAGE_MAX_BYTES = 1_024
 _ESCAPE = re.compile(r"=(?!2C|3D)")
 _FIRST = re.compile(
     r"(?P<header>[ny],(?P<other>a=[^,]*)?,)(?P<bare>n=(?P<name>[^,]*),r=(?P<nonce>[!-+\--~]+))"

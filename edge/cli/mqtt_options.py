@@ -185,9 +185,18 @@ def _password(args: argparse.Namespace) -> str | None:
     if args.password == "-":  # noqa: S105  not a password
         if not _has_terminal():
             raise UsageError("there is no terminal to enter the password", hint="use --password-file")
-        return getpass.getpass(f"password of {args.username or args.host}: ")
+        return prompt_password(f"password of {args.username or args.host}: ")
     argument: str | None = args.password
     return argument
+
+
+def prompt_password(prompt: str) -> str:
+    """The password that a user enters on the terminal. Raises UsageError: the input ended before."""
+    try:
+        return getpass.getpass(prompt)
+    except EOFError:
+        print(file=sys.stderr)  # ends the line of the prompt
+        raise UsageError("no password was entered", hint="enter it, and end it with Enter") from None
 
 
 def _has_terminal() -> bool:

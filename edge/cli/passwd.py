@@ -12,15 +12,14 @@ Exit status: 0 done, 2 not done.
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import sys
 from pathlib import Path
 
 from edge.auth.password_file import change_user, check_name, delete_user, read_users
 from edge.auth.password_hash import HASH_KINDS, make_hash
-from edge.auth.scram_keys import make_keys
-from edge.cli.mqtt_options import UsageError
+from edge.auth.scram_keys import check_scram_name, make_keys
+from edge.cli.mqtt_options import UsageError, prompt_password
 from edge.terminal_escape import escaped
 
 
@@ -52,6 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
         check_name(user)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if arguments.scram:
+        try:
+            check_scram_name(user)
+        except ValueError as error:
+            raise UsageError(f"the user name cannot be used for SCRAM: {error}") from None
     if file.exists():
         read_users(file)  # reports mistakes now, not at the next start of the broker
     if arguments.delete:
@@ -86,7 +90,7 @@ def _password(*, from_stdin: bool) -> str:
         return sys.stdin.readline().rstrip("\r\n")
     if not sys.stdin.isatty():
         raise UsageError("there is no terminal to enter the password", hint="use --password-stdin")
-    password = getpass.getpass("Password: ")
-    if getpass.getpass("Again: ") != password:
+    password = prompt_password("Password: ")
+    if prompt_password("Again: ") != password:
         raise UsageError("the two passwords differ", hint="nothing was changed")
     return password

@@ -65,6 +65,7 @@ def test_what_cannot_be_done_leaves_the_file_alone(tmp_path, say, capsys):
         ("\n", ["bob"], "the password is empty"),
         ("x\n", ["bob", "--delete"], "there is no user 'bob'"),
         ("\u0007\n", ["bob", "--scram"], "cannot be used for SCRAM"),
+        ("x\n", [257 * "=", "--scram"], "it has 771 bytes in a message, 768 are allowed"),
     ]:
         say(text)
         how = [] if "--delete" in arguments else ["--password-stdin"]
@@ -82,7 +83,7 @@ def test_what_cannot_be_done_leaves_the_file_alone(tmp_path, say, capsys):
     assert os.listdir(tmp_path) == ["users"]
 
 
-@pytest.mark.parametrize(("second", "status"), [("secret", 0), ("other", 2)])
+@pytest.mark.parametrize(("second", "status"), [("secret\n", 0), ("other\n", 2), ("\x04", 2)])
 def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path, second, status):
     """On a terminal of its own, in a session of its own: getpass opens /dev/tty."""
     file = tmp_path / "users"
@@ -98,11 +99,13 @@ def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path, second, status):
             start_new_session=True,
         )  # fmt: skip
         shown = b""
-        for prompt, answer in ((b"Password:", "secret"), (b"Again:", second)):
+        for prompt, answer in ((b"Password:", "secret\n"), (b"Again:", second)):
             while prompt not in shown:
                 shown += os.read(ours, 1024)
-            os.write(ours, f"{answer}\n".encode())
+            os.write(ours, answer.encode())
         assert child.wait(20) == status
+        shown += os.read(ours, 1024)
+        assert b"Traceback" not in shown
         assert b"secret" not in shown
     finally:
         os.close(ours)
