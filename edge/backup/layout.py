@@ -22,8 +22,9 @@ from edge.streams.ring_files import stream_of
 from persistence.archive import ARCHIVE_SUFFIX
 
 STATE, LOG = "state", "log"
+INSTALLATION = "installation"  # in the directories of state, rings and log
 # Copied last, so that they contain every epoch that other files of the backup refer to.
-LAST = ("epochs", "epochs.copy", "installation", "installation.copy")
+LAST = ("epochs", "epochs.copy", INSTALLATION, "installation.copy")
 _NOT_COPIED = re.compile(r"(.*\.)?(lock|LOCK|tmp|new|sock|bad|damaged|reserve)")
 
 

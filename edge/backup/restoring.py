@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edge.backup.copying import Advance, checksum, copy_file
-from edge.backup.layout import LOG, STATE, BrokerFiles
+from edge.backup.layout import INSTALLATION, LOG, STATE, BrokerFiles
 from edge.backup.manifest import MANIFEST_NAME, Manifest
 from edge.config.directory_lock import LOCK_NAME, RESTORING_NAME
 from edge.errors import EdgeError
@@ -47,6 +47,12 @@ def check_empty(files: BrokerFiles) -> None:
     if ring := next(iter(sorted(files.runtime_dir.glob("*.ring"))), None):
         hint = f"these rings continue another state: move them away, or rm -r {files.runtime_dir}"
         raise EdgeError(f"{files.runtime_dir} has rings: {ring.name}", hint=hint)
+
+
+def leave_earlier_installation(files: BrokerFiles) -> None:
+    """Remove the installation's id from a runtime directory without records: it would refuse the start."""
+    if all(path.name in {INSTALLATION, LOCK_NAME} for path in files.runtime_dir.glob("*")):
+        (files.runtime_dir / INSTALLATION).unlink(missing_ok=True)
 
 
 def _content(directory: Path) -> Iterator[Path]:

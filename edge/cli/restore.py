@@ -19,7 +19,7 @@ import msgspec
 
 from edge.backup.layout import BrokerFiles
 from edge.backup.manifest import read_manifest
-from edge.backup.restoring import check_empty, restore_backup
+from edge.backup.restoring import check_empty, leave_earlier_installation, restore_backup
 from edge.cli.argument_types import directory
 from edge.cli.backup import content
 from edge.cli.config_options import add_config_arguments, configured
@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         size = sum(file.bytes for file in manifest.files)
         with progress("restoring", size) as advance:
             restore_backup(arguments.directory, manifest, files, advance)
+        leave_earlier_installation(files)
     next_command = _next_command(arguments)
     if arguments.json:
         facts: dict[str, object] = {

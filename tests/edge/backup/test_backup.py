@@ -273,6 +273,20 @@ def test_a_named_state_directory_is_not_taken_for_that_of_the_running_broker(sce
     assert not scene.backup.exists()
 
 
+def test_a_backup_is_restored_where_another_installation_ran_and_left_no_records(scene: Scene) -> None:
+    scene.publish(1)
+    assert scene.brim("backup", scene.backup)[0] == 0
+    scene.broker.kill()
+    scene.lose_everything()
+    scene.broker.start()  # another installation
+    assert scene.broker.stop()
+    shutil.rmtree(scene.directory / "state")
+    assert (scene.runtime_dir / "installation").exists()
+    assert scene.brim("restore", scene.backup)[0] == 0
+    scene.broker.start()
+    assert scene.broker.stop()
+
+
 def test_a_restored_broker_begins_epochs_that_were_never_used(scene: Scene) -> None:
     scene.publish(1)
     assert scene.brim("backup", scene.backup)[0] == 0
