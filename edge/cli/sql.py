@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 from edge.cli.argument_types import at_least_one, percent, positive_seconds
 from edge.cli.error_text import error_text
 from edge.cli.exit_status import Exit
-from edge.cli.humanize import count_in_words
+from edge.cli.humanize import counted
 from edge.cli.light_imports import forgo_pandas
 from edge.cli.log_options import (
     accept_negative_places,
@@ -45,7 +45,7 @@ from edge.cli.log_options import (
 )
 from edge.cli.mqtt_options import UsageError
 from edge.cli.progress import waiting
-from edge.cli.sql_output import FORMATS, format_of, writer_of
+from edge.cli.sql_output import FORMATS, format_of, remove_partial, writer_of
 from edge.errors import EdgeError
 from edge.sql.spill_directory import remove_all
 from persistence.processor_priority import LOWEST, lower_priority
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", help="SQL on the relation records; -: standard input")
     part = parser.add_argument_group("part of the records")
     times = "-15m, a time (2026-11-21T14:00 local, 2026-11-21T14:00Z UTC), or @SECONDS"
-    part.add_argument("--since", metavar="TIME", help=f"records from this time on: {times}")
+    part.add_argument("--since", "--from", metavar="TIME", help=f"records from this time on: {times}")
     part.add_argument("--until", metavar="TIME", help="records before this time")
     add_filter_arguments(part)
     parser.add_argument(
@@ -127,12 +127,12 @@ def run(arguments: argparse.Namespace) -> int:
         records = _records(arguments)
         _yield_to_broker()
         if arguments.follow:
-            with writer_of(form, arguments.output) as writer:
+            with writer_of(form, arguments.output, grows=True) as writer:
                 return _followed(records, query, arguments, writer)
         with (
             waiting("reading records") as end_waiting,
             records.sql(query) as rows,  # before the file is overwritten: a query may have mistakes
-            writer_of(form, arguments.output) as writer,
+            writer_of(form, arguments.output, grows=False) as writer,
         ):
             if arguments.output is None:  # rows may go to the terminal of the spinner
                 rows.on_batch = end_waiting
@@ -166,6 +166,7 @@ def _ended_by_signals(limit_s: float | None, *, as_json: bool) -> Iterator[None]
         if is_done.is_set():
             return
         remove_all()
+        remove_partial()
         is_late = number == signal.SIGALRM
         with suppress(OSError):  # the reader of standard error may have ended
             if sys.stderr.isatty():
@@ -242,6 +243,6 @@ def _status(rows: QueryResult) -> Exit:
         return Exit.OK
     for place in rows.damage:
         print(f"brim sql: {place}", file=sys.stderr)
-    text = f"{count_in_words(rows.missing)} records were missing: damaged, removed or overwritten"
+    text = f"{counted(rows.missing, 'record')} missing: damaged, removed or overwritten"
     print(f"brim sql: {text}\n  see `brim segments verify`", file=sys.stderr)
     return Exit.INCOMPLETE

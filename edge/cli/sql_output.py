@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -29,6 +29,7 @@ SUFFIXES = {
 NO_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')  # or a text, which may have such words
 ROWS_MAX = 10_000  # of a table
 TEXT_MAX = 200  # characters of a value in a table
+_partial: set[Path] = set()  # files of this process that are not complete
 
 
 class RowWriter(Protocol):
@@ -50,16 +51,47 @@ def format_of(name: str | None, path: Path | None) -> str:
 
 
 @contextmanager
-def writer_of(form: str, path: Path | None) -> Iterator[RowWriter]:
-    """A writer to the file, or to standard output. Raises UsageError: binary data for a terminal."""
+def writer_of(form: str, path: Path | None, *, grows: bool) -> Iterator[RowWriter]:
+    """A writer to the file, or to standard output. Raises UsageError: binary data for a terminal.
+
+    `grows`: the file is written in place, for readers that follow it. Otherwise it replaces an earlier one
+    when it is complete.
+    """
     if path is None:
         if form in {"parquet", "arrow"} and sys.stdout.isatty():
             raise UsageError(f"{form} is not a text for a terminal", hint="name a file: -o FILE")
         yield _WRITERS[form](sys.stdout.buffer)
         sys.stdout.buffer.flush()
         return
-    with path.open("wb") as file:
+    if grows or (path.exists() and not path.is_file()):
+        with path.open("wb") as file:
+            yield _WRITERS[form](file)
+        return
+    with _replaced(path) as file:
         yield _WRITERS[form](file)
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[IO[bytes]]:
+    """A file that replaces `path` at the end. After an error `path` is as before."""
+    target = path.resolve()  # a link stays
+    partial = target.with_name(f"{target.name}.partial")
+    _partial.add(partial)
+    try:
+        with partial.open("wb") as file:
+            yield file
+        with suppress(FileNotFoundError):
+            shutil.copymode(target, partial)
+        partial.replace(target)
+    finally:
+        remove_partial()
+
+
+def remove_partial() -> None:
+    """Remove the file that is being written: the process is about to end, or the file is complete."""
+    for partial in tuple(_partial):
+        partial.unlink(missing_ok=True)
+        _partial.discard(partial)
 
 
 class _Table:
