@@ -159,6 +159,10 @@ def _run_verb(verb: str, words: list[str]) -> int:
     apply_color(arguments.color)
     if getattr(arguments, "instance", None):
         os.environ["BRIM_INSTANCE"] = arguments.instance  # for the default directories
+    if getattr(arguments, "config_of_broker", None):
+        from edge.cli.config_options import use_config_of_broker
+
+        use_config_of_broker(arguments)
     status: int = _module(verb).run(arguments)
     return status
 

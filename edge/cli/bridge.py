@@ -33,9 +33,9 @@ import msgspec
 
 from edge import logging_setup
 from edge.cli.config_options import (
+    add_broker_arguments,
     add_config_arguments,
     add_logging_arguments,
-    add_runtime_argument,
     configured,
 )
 from edge.cli.exit_status import Exit
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name", type=_name, nargs="?", metavar="NAME", help="name of one bridge (default: all)"
     )
     _add_json(status)
-    add_runtime_argument(status)
+    add_broker_arguments(status)
     _add_commands(verbs)
     renaming = verbs.add_parser(
         "rename-edge", help="change the edge id in the checkpoints of this machine's bridges"
@@ -120,7 +120,7 @@ def _add_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
                 "--from", dest="first_offset", type=int, required=True, metavar="OFFSET", help="first offset"
             )
         _add_json(verb)
-        add_runtime_argument(verb)
+        add_broker_arguments(verb)
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from edge.cli.config_options import add_runtime_argument
+from edge.cli.config_options import add_broker_arguments
 from edge.cli.humanize import count_in_words, seconds_in_words
 from edge.cli.listing import (
     Column,
@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tenant", metavar="NAME", help="ls: only clients of this tenant")
     parser.add_argument("--dropping", action="store_true", help="ls: only clients that have lost messages")
     add_listing_arguments(parser, COLUMNS, "clients")
-    add_runtime_argument(parser)
+    add_broker_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

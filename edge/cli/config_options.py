@@ -47,8 +47,21 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     add_runtime_argument(parser)
 
 
+def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of verbs that need only the runtime directory of a broker of this machine."""
+    parser.add_argument(
+        "-c",
+        "--config",
+        dest="config_of_broker",
+        type=Path,
+        metavar="FILE",
+        help="configuration file of the broker, which names its runtime directory (default: none)",
+    )
+    add_runtime_argument(parser)
+
+
 def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --runtime-dir, which selects a broker of this machine."""
+    """Add --runtime-dir and --instance, which select a broker of this machine."""
     parser.add_argument(
         "--runtime-dir", type=directory, metavar="DIR",
         help="directory of rings and sockets, in memory (default: $RUNTIME_DIRECTORY, otherwise "
@@ -61,6 +74,15 @@ def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
         help="one of several brokers of this machine: -NAME ends the default directories and edge_id "
         "(default: $BRIM_INSTANCE)",
     )
+
+
+def use_config_of_broker(arguments: argparse.Namespace) -> None:
+    """Set runtime_dir from --config of add_broker_arguments(), if it is not given. Raises ConfigError."""
+    file = getattr(arguments, "config_of_broker", None)
+    if file is not None and arguments.runtime_dir is None:
+        from edge.config import loader  # not needed without --config
+
+        arguments.runtime_dir = loader.load(file).runtime_dir
 
 
 def configured(arguments: argparse.Namespace, *, again: bool = False) -> Config:

@@ -27,7 +27,7 @@ from pathlib import Path
 import msgspec
 
 from edge.cli.argument_types import seconds, speed
-from edge.cli.config_options import add_runtime_argument
+from edge.cli.config_options import add_broker_arguments
 from edge.cli.humanize import count_in_words, counted, seconds_in_words
 from edge.consumers.client_socket import Curve, RequestClient
 from edge.consumers.delivery_settings import LIMITS, DeliverySettings, SettingName
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         verb.add_argument(
             "--server-key", type=Path, metavar="FILE", help="public key of the broker, with --secret-key"
         )
-        add_runtime_argument(verb)
+        add_broker_arguments(verb)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from edge.cli.config_options import add_runtime_argument
+from edge.cli.config_options import add_broker_arguments
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, counted, seconds_in_words
 from edge.cli.listing import TOPIC_COLUMN, Column, Row, add_listing_arguments, print_listing
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("ids", nargs="*", type=int, metavar="ID", help="number of a message, as ls shows it")
     add_listing_arguments(parser, COLUMNS, "messages")
-    add_runtime_argument(parser)
+    add_broker_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from edge.cli.argument_types import at_least_one
-from edge.cli.config_options import add_runtime_argument
+from edge.cli.config_options import add_broker_arguments
 from edge.local.protocol import Connection, LogLines, LogPage
 from edge.logging_setup import LEVELS, text_of
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--text", default="", help="only lines that contain this text, in any case")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    add_runtime_argument(parser)
+    add_broker_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

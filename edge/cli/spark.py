@@ -2,7 +2,7 @@
 
     brim spark bronze /srv/lake --to /srv/bronze          a Parquet table, each record exactly once
     brim spark report /srv/lake --to report.html          one page: gaps, volume, lag, late data
-    brim spark JOB --help                                 options of a job
+    brim spark JOB --help                                 options of a job; needs the extra `spark`
 
     brim spark --submit "--master spark://host:7077" bronze s3://b/lake --to s3a://b/bronze --format delta
 

@@ -13,7 +13,7 @@ import time
 
 from edge.cli import rates
 from edge.cli.argument_types import positive_seconds
-from edge.cli.config_options import add_runtime_argument
+from edge.cli.config_options import add_broker_arguments
 from edge.cli.humanize import bytes_in_words, seconds_in_words
 from edge.cli.listing import Column, Row, add_listing_arguments, print_listing, text_column
 from edge.local.protocol import Connection, Overview, Report
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time of the rate (default: 0.5 s)",
     )
     add_listing_arguments(parser, _COLUMNS, "rings")
-    add_runtime_argument(parser)
+    add_broker_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from edge.cli.argument_types import at_least_one, positive_seconds
-from edge.cli.config_options import add_runtime_argument
+from edge.cli.config_options import add_broker_arguments
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import counted, micros_in_words
 from edge.cli.listing import add_listing_arguments, print_listing
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-W", "--wait", type=positive_seconds, metavar="TIME", help="end after this time, with status 5"
     )
     add_listing_arguments(parser, COLUMNS, "topics")
-    add_runtime_argument(parser)
+    add_broker_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

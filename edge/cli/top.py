@@ -21,7 +21,7 @@ import msgspec
 
 from edge.cli import clients, rates
 from edge.cli.argument_types import at_least_one, positive_seconds
-from edge.cli.config_options import add_runtime_argument
+from edge.cli.config_options import add_broker_arguments
 from edge.cli.humanize import bytes_in_words, count_in_words, counted, seconds_in_words
 from edge.cli.listing import Column, Row, ordered, table
 from edge.cli.screen import Screen, is_terminal
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--filter", default="", metavar="TEXT", help="only rows with this text in their name")
     parser.add_argument("--sort", metavar="COLUMN", help="column to sort by, such as rate, lag or queued")
     parser.add_argument("--json", action="store_true", help="print one JSON object per sample")
-    add_runtime_argument(parser)
+    add_broker_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

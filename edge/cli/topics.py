@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from edge.cli.argument_types import at_least_one, positive_seconds
-from edge.cli.config_options import add_runtime_argument
+from edge.cli.config_options import add_broker_arguments
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, counted, seconds_in_words
 from edge.cli.listing import (
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="count new messages for this time (5, 500ms, 1h)",
     )
     add_listing_arguments(parser, COLUMNS, "topics")
-    add_runtime_argument(parser)
+    add_broker_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

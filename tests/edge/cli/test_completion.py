@@ -65,7 +65,7 @@ def completions(shell: str, line: str, directory: Path) -> set[str]:
         ("brim run --log-format ", {"text", "json"}),
         ("brim sub -t a --will-q", {"--will-qos"}),
         ("brim completion z", {"zsh"}),
-        ("brim status --co", {"--color"}),
+        ("brim status --col", {"--color"}),
         ("brim status --color ", {"auto", "always", "never"}),
     ],
 )

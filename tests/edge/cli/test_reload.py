@@ -42,6 +42,15 @@ def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
         yield broker
 
 
+def test_the_configuration_file_of_a_broker_selects_it(
+    broker: BrimProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb in (["status"], ["bridge", "status"], ["clients"], ["streams"]):
+        assert main([*verb, "-c", str(tmp_path / "brim.toml")]) == 0
+    assert "ring     press-0" in capsys.readouterr().out
+    assert main(["status", "--config", str(tmp_path / "absent.toml")]) == Exit.USAGE
+
+
 @pytest.mark.parametrize("name", ["acl", "brim.toml"])
 def test_a_fifo_or_a_device_in_place_of_a_file_does_not_hold_reloads_up(
     broker: BrimProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str

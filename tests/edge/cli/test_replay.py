@@ -81,7 +81,7 @@ async def test_what_a_running_broker_has_acknowledged_is_replayed_as_lines(broke
     await publish(broker, 0, 6)
     async with connect(broker.url) as client:  # The end of the log is proven by what comes behind it.
         await client.publish("press/last", b"", 1)
-    found = await asyncio.to_thread(lines, "--log", broker.log, "--from", "-5m", "--topic", "press/1")
+    found = await asyncio.to_thread(lines, "--log", broker.log, "--since", "-5m", "--topic", "press/1")
     assert [(it["offset"], it["payload"]) for it in found] == [(1, "1"), (3, "3"), (5, "5")]
     assert found[0]["properties"] == {"user": [["number", "1"]]}
     assert (found[0]["ring"], found[0]["qos"], found[0]["retain"]) == ("press-0", 1, False)
