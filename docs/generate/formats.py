@@ -16,7 +16,7 @@ from bridge.format import drained_file, installation, parquet_footer
 from docs.generate import ROOT, MissingDescription
 from docs.generate.commands import help_text
 from docs.generate.markdown import code, table
-from edge.consumers import append_log
+from edge.consumers import offset_journal
 from edge.consumers import protocol as consumer_protocol
 from edge.delayed import store as delayed_store
 from edge.local import protocol as control_protocol
@@ -130,8 +130,8 @@ FORMATS = (
     ),
     Format(
         "Committed offsets of consumers",
-        ("edge/consumers/append_log.py", "edge/consumers/offset_store.py"),
-        append_log.VERSION,
+        ("edge/consumers/offset_journal.py", "edge/consumers/offset_store.py"),
+        offset_journal.VERSION,
         "consumers/journal*.txt",
     ),
     Format("MQTT 5 properties of a record", ("ringbuf/c/mqtt/in/properties.c",), None),

@@ -27,9 +27,9 @@ import msgspec
 from pyroaring import BitMap64
 
 from edge.consumers.ack_tracker import Tried
-from edge.consumers.append_log import Journal
 from edge.consumers.delivery_settings import NO_SETTINGS, DeliverySettings
 from edge.consumers.groups import Mode
+from edge.consumers.offset_journal import Journal
 from edge.logging_setup import pairs
 
 log = logging.getLogger(__name__)

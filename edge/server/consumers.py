@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge.config.schema import Config, Stream
-from edge.consumers.append_log import Journal
 from edge.consumers.coordinator import Coordinator
 from edge.consumers.ended_rings import EndedRing
+from edge.consumers.offset_journal import Journal
 from edge.consumers.offset_store import OffsetStore
 from edge.consumers.registry import GroupRegistry, RingEntry
 from edge.consumers.ring_source import ReadableLog, RingSource

@@ -59,7 +59,7 @@ def _highest(numbers: Iterable[int]) -> int:
 def _consumer_epochs(path: Path) -> Iterator[int]:
     if not path.exists():
         return
-    from edge.consumers.append_log import bodies_in
+    from edge.consumers.offset_journal import bodies_in
     from edge.consumers.offset_store import PlaceBody, decode_body
 
     for data in bodies_in(path):

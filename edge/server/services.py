@@ -381,7 +381,7 @@ def _has_groups(config: Config) -> bool:
         OsFiles().makedirs(str(directory))
         if not (directory / "offsets").exists():
             return False
-        from edge.consumers.append_log import needs_recovery
+        from edge.consumers.offset_journal import needs_recovery
 
         return needs_recovery(directory / "offsets")
     except OSError as error:

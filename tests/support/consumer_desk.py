@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from edge.config.schema import Consumers, Durability
-from edge.consumers.append_log import Journal
 from edge.consumers.client_state import ConsumerBatch, ConsumerCore
 from edge.consumers.client_state import ConsumerSettings as CoreSettings
 from edge.consumers.coordinator import Coordinator
 from edge.consumers.dead_letters import Fate, Outgoing
+from edge.consumers.offset_journal import Journal
 from edge.consumers.offset_store import OffsetStore
 from edge.consumers.protocol import PROTOCOL, VERSION, Answer, Message, RequestMessage
 from edge.consumers.registry import GroupRegistry, RingEntry

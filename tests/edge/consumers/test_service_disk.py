@@ -10,10 +10,10 @@ from random import Random
 import pytest
 
 from edge.config.schema import Durability
-from edge.consumers.append_log import Journal
 from edge.consumers.delivery_settings import DeliverySettings
 from edge.consumers.faults import Faults
 from edge.consumers.log_read_thread import LogReadThread
+from edge.consumers.offset_journal import Journal
 from edge.consumers.offset_store import OffsetStore
 from edge.consumers.protocol import Done, Forget, Reset, SetGroup
 from edge.consumers.ring_source import RingSource

@@ -9,7 +9,7 @@ import pytest
 from bridge.drain.checkpoint import Checkpoint
 from bridge.format.cursor import Cursor
 from edge.config.schema import Config
-from edge.consumers.append_log import Journal
+from edge.consumers.offset_journal import Journal
 from edge.consumers.offset_store import OffsetStore
 from edge.errors import EdgeError
 from edge.server.epoch_traces import highest_trace

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from edge.consumers import append_log as journal_module
+from edge.consumers import offset_journal as journal_module
 from edge.consumers.ack_tracker import Tried
-from edge.consumers.append_log import Journal, needs_recovery, pack_header, pack_record
 from edge.consumers.delivery_settings import DeliverySettings
+from edge.consumers.offset_journal import Journal, needs_recovery, pack_header, pack_record
 from edge.consumers.offset_store import OffsetStore, decode_body
 from persistence.files import OsFiles
 from tests.support.simfiles import SimFiles

@@ -1,4 +1,4 @@
-"""Append log of consumers: a small file of records, only appended to, and rewritten when it has grown.
+"""Offset journal of consumer groups: a file of records, only appended to, and rewritten when it has grown.
 
     byte  size
        0     8  magic "BRIMCONS"
