@@ -26,7 +26,7 @@ from bridge.format.record_batch import RecordBatch
 from bridge.format.write_intent import WriteIntent
 from bridge.source.partition_source import cut
 
-FILE_MIN_BYTES = 4 << 10  # the minimum in settings.py
+FILE_MIN_BYTES = 4 << 10  # the minimum of file_bytes in edge/config/schema.py
 FAILED_DIVISOR, FAST_S = 4, 4.0
 SHARE_MIN = 2**-20
 

@@ -9,8 +9,8 @@ the share of that kind; the kind with the earlier clock is next. A kind that nee
 no credit for that time. Within a kind, streams of higher priority go first, and partitions of one priority
 take turns.
 
-Files of a backlog are so small that they occupy the connection for at most half of the linger time. So live
-records wait at most twice as long as usual.
+A file of a backlog is so small that it occupies the connection for half of the linger time at most, if that
+is not below BACKLOG_MIN_BYTES. So live records wait for half a linger time more.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from bridge.drain.settings import BridgeSettings
 from bridge.source.partition_source import RingName
 
-FILE_MIN_BYTES = 64 << 10
+BACKLOG_MIN_BYTES = 64 << 10  # of a backlog file, however slow the sink is
 PROBE_BYTES = 256 << 10  # bytes of a backlog file while the speed of the sink is not known
-LINGER_MIN_MS = 1_000  # smaller settings also wait for the connection to the sink
+LINGER_MIN_MS = 1_000  # smaller settings count as this: they also wait for the connection to the sink
 SMOOTHING = 0.3  # weight of the latest measurement
 
 
@@ -69,7 +69,7 @@ class Scheduler:
         if self._bytes_s is None:
             return min(whole, PROBE_BYTES)
         half_linger = self._bytes_s * max(self._settings.linger_ms, LINGER_MIN_MS) / 2000
-        return min(whole, max(FILE_MIN_BYTES, int(half_linger)))
+        return min(whole, max(BACKLOG_MIN_BYTES, int(half_linger)))
 
     def sent(self, demand: Demand, length: int) -> None:
         """Charge a file of so many bytes to the accounts."""

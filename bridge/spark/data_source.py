@@ -4,9 +4,9 @@
     spark.read.format("brim").load("/srv/lake")
     spark.readStream.format("brim").option("edge", "plant-*").load("s3://bucket/lake")
 
-Columns: schema.py. Options: options.py. A schema given with .schema() is honoured: columns outside it are
-never decoded. That is the way to a fast scan, because Spark pushes no columns into Python sources. Conditions
-are pushed only with option pushDown; the options for the same conditions always work.
+Columns: bridge/arrow/schema.py. Options: options.py. A schema given with .schema() is honoured: columns
+outside it are never decoded. That is the way to a fast scan, because Spark pushes no columns into Python
+sources. Conditions are pushed only with option pushDown; the options for the same conditions always work.
 
 A stream is exactly once by its offsets: {"version": 1, "edges": {edge: last drain_seq read}}. The files of a
 batch follow from them, in any process and at any later time, because names determine contents. With options

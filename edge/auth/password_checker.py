@@ -1,10 +1,10 @@
 """Password checker: verifies passwords of users of a file on separate threads, because a hash is slow on
 purpose.
 
-Owns a short-lived cache of correct passwords, as keyed digests, never as passwords. With it, a fleet that
-reconnects at once costs one hash per device and minute. The queue of the threads is bounded, and addresses
-take turns in it (edge.auth.fair_executor). So an address that sends wrong passwords without end cannot make
-it grow. Clients in the cache are not delayed, others by one check at most.
+Owns a short-lived cache of correct passwords, as keyed digests, never as passwords. With it, a fleet of up to
+REMEMBERED_MAX devices that reconnects at once costs one hash per device and minute. The queue of the threads
+is bounded, and addresses take turns in it (edge.auth.fair_executor). So an address that sends wrong passwords
+without end cannot make it grow. It does not delay clients in the cache, and others by one check at most.
 
 An unknown user takes as long as a known one: the password is checked against another user's hash, always the
 same for a name, and then refused.

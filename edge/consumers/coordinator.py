@@ -97,7 +97,7 @@ class _WaitingRequest:
 
 
 class Coordinator:
-    """State of the coordinator. One thread, except for the work of `log_reads` and `outlet`."""
+    """State of the coordinator. One thread, except for reads and searches of the log, and `outlet`."""
 
     def __init__(
         self,

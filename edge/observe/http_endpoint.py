@@ -60,7 +60,7 @@ Page = Callable[[bool], Awaitable[Answer | None]]
 class HttpEndpoint:
     """Serves `pages`, by path, at `listener`, a bound socket, from start() to stop(), which closes it.
 
-    `tls`: with it clients use https. `is_mutual`: the handshake has verified the client.
+    `tls`: with it clients use https. A handshake that requires a client certificate stands for the token.
     """
 
     def __init__(

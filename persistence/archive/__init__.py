@@ -5,9 +5,9 @@
     archive.read("telemetry-0", epoch, offset, 1 << 20)  # the bytes of the ring
 
 Owns the format (layout.py, with the schema of the columns in columns.py), writing (archive_writer.py) and
-reading (archive_file.py, archive_reader.py).  Decides neither when a segment is archived (maintenance.py) nor
-when an archive is removed (retention_rules.py).  pyarrow is loaded when a record is written or read
-(library.py).
+reading (archive_file.py, archive_reader.py).  Decides neither when a segment is archived
+(maintenance/maintenance.py) nor when an archive is removed (retention_rules.py).  pyarrow is loaded when a
+record is written or read (library.py).
 """
 
 from persistence.archive.archive_file import ArchiveFile

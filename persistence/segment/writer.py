@@ -2,7 +2,7 @@
 
 Owns its file from the empty one, under a temporary name, to the last byte.  It knows nothing of rings, of the
 time of syncs, or of the reaction to disk failures.  Every OSError passes through, and the segment is then
-ended (log.py), because the content of the file is unknown.
+ended (log/log.py), because the content of the file is unknown.
 
 Invariants: the name appears after header and first catalogue are on the disk; `end` advances only past bytes
 that were written completely; 32 zero bytes are at `end`.

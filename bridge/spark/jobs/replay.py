@@ -5,10 +5,10 @@ records.
     python -m bridge.spark.jobs.replay /srv/lake --to /srv/again --option edge=kiln --option offsets=100-199
     python -m bridge.spark.jobs.replay /srv/lake --to /srv/mended --payloads payloads.toml --since ...
 
-Options of the source define the range (options.py): edge, stream, partition, offsets, since, until, topic,
-startingOffsets, endingOffsets. It is written to TABLE/range=NAME, and NAME depends only on these options. The
-same range replaces its earlier output; another range is stored next to it. So a failed replay can be run
-again. Ranges that do not overlap make a table in which each record is once.
+Options of the source define the range (bridge/spark/options.py): edge, stream, partition, offsets, since,
+until, topic, startingOffsets, endingOffsets. It is written to TABLE/range=NAME, and NAME depends only on
+these options. The same range replaces its earlier output; another range is stored next to it. So a failed
+replay can be run again. Ranges that do not overlap make a table in which each record is once.
 
 Records that do not verify, or whose payloads do not decode, are left out and counted: bronze.py and silver.py
 have put them into quarantine.

@@ -7,7 +7,7 @@ import pytest
 
 from bridge.drain.checkpoint import Checkpoint, cursors_in
 from bridge.drain.in_flight import InFlightFile, InFlightWindow
-from bridge.drain.scheduler import FILE_MIN_BYTES, Demand, Scheduler
+from bridge.drain.scheduler import BACKLOG_MIN_BYTES, Demand, Scheduler
 from bridge.errors import CheckpointError, SinkBlocked, SinkError, SinkUnavailable
 from bridge.format.cursor import Cursor
 from bridge.format.file_name import FileName
@@ -302,4 +302,4 @@ def test_a_rate_is_kept_by_waiting_and_a_backlog_by_small_files(tmp_path: Path) 
     plan.measured(1, 1e9)
     for _ in range(50):
         plan.measured(1, 1.0)
-    assert plan.limit_bytes(backlog) == FILE_MIN_BYTES
+    assert plan.limit_bytes(backlog) == BACKLOG_MIN_BYTES
