@@ -169,6 +169,8 @@ def test_the_page_has_sixty_tasks_each_once() -> None:
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_the_command_does_its_task(task: Task, desk: Desk) -> None:
+    if task.command.startswith("brim context"):  # an earlier row may have run in another process
+        desk.command("brim context add plant --host 127.0.0.1 --port 1883; brim context use plant")
     done = desk.command(task.command)
     expected = next((status for text, status in STATUS.items() if text in task.command), 0)
     assert done.returncode == expected, f"status {done.returncode}\n{done.stdout}{done.stderr}"
