@@ -229,7 +229,7 @@ def _amount(name: SettingName, value: int) -> str:
         return str(value or "without limit")
     if name == "speed_permille":
         return f"{value / 1000:g} times the original speed"
-    return f"{value} ms" if value < 10_000 else seconds_in_words(value / 1000)
+    return f"{value} ms" if value < 1_000 else seconds_in_words(value / 1000)
 
 
 def _place_line(place: PlaceInfo, names: dict[str, str]) -> str:
