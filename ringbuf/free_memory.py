@@ -3,8 +3,8 @@
 tmpfs accepts a file as long as the file system has space, also if the machine or the control group has less
 free memory.  The kernel then ends processes, of any program, until memory is free.
 
-Owns the reading of /proc/meminfo, /proc/self/mountinfo and of control groups of version 2: proc_meminfo(5),
-proc_pid_mountinfo(5), cgroups(7).  Never allocates memory for a ring.
+Owns the reading of /proc/meminfo, /proc/self/mountinfo and of control groups, of both versions:
+proc_meminfo(5), proc_pid_mountinfo(5), cgroups(7).  Never allocates memory for a ring.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ from pathlib import Path
 
 IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
 SPARE_PARTS = 32  # 1/32 of all memory is left to other programs
+SPARE_BYTES = 32 << 20  # at least: a broker grows by half of that after its start; but
+SPARE_MOST_PARTS = 4  # 1/4 of a small memory at most
+GROUP_FILES = {  # by the version of control groups: limit, use, and a line of memory.stat
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 
 
 def free_memory_bytes(directory: Path, root: Path = Path("/")) -> int:
@@ -43,25 +49,36 @@ def _of_machine(root: Path) -> Iterator[int]:
     known = _numbers(root / "proc/meminfo")
     if "MemAvailable" in known:
         free_kib = known["MemAvailable"] + known.get("SwapFree", 0)
-        yield (free_kib - known.get("MemTotal", 0) // SPARE_PARTS) * 1024
+        yield free_kib * 1024 - _spare(known.get("MemTotal", 0) * 1024)
+
+
+def _spare(memory_bytes: int) -> int:
+    """Bytes of a memory that are left to programs, among them the owner of the ring."""
+    return max(memory_bytes // SPARE_PARTS, min(SPARE_BYTES, memory_bytes // SPARE_MOST_PARTS))
 
 
 def _of_groups(root: Path) -> Iterator[int]:
-    """Free bytes of the process's control group and of each group above it that has a limit."""
-    lines = _lines(root / "proc/self/cgroup")
-    path = next((line[3:].strip("/") for line in lines if line.startswith("0::")), None)
-    if path is None:
-        return
+    """Free bytes of the process's control groups and of each group above them that has a limit."""
     top = root / "sys/fs/cgroup"
-    group = top / path
+    for line in _lines(root / "proc/self/cgroup"):
+        number, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if number == "0":
+            yield from _of_group(top, path, 2)
+        elif "memory" in controllers.split(","):
+            yield from _of_group(top / "memory", path, 1)
+
+
+def _of_group(top: Path, path: str, version: int) -> Iterator[int]:
+    group = top / path.strip("/")
+    limit_file, used_file, cache_line = GROUP_FILES[version]
     for place in (group, *group.parents):
         if not place.is_relative_to(top):
             return
         with suppress(OSError, ValueError):  # "max", or a group without the memory controller
-            limit = int((place / "memory.max").read_text())
-            used = int((place / "memory.current").read_text())
-            cache = _numbers(place / "memory.stat").get("inactive_file", 0)
-            yield limit - limit // SPARE_PARTS - max(0, used - cache)
+            limit = int((place / limit_file).read_text())
+            used = int((place / used_file).read_text())
+            cache = _numbers(place / "memory.stat").get(cache_line, 0)
+            yield limit - _spare(limit) - max(0, used - cache)
 
 
 def _numbers(path: Path) -> dict[str, int]:

@@ -63,9 +63,28 @@ def test_the_limits_of_all_control_groups_count_and_cached_files_are_free(tmp_pa
     limit_group(root, "system.slice/brim.service", "max", 900 * MIB, 0)
     assert free_memory_bytes(tmp_path, root) == 420 * MIB
     limit_group(root, "system.slice", str(320 * MIB), 100 * MIB, 40 * MIB)
-    assert free_memory_bytes(tmp_path, root) == (320 - 10 - 60) * MIB
+    assert free_memory_bytes(tmp_path, root) == (320 - 32 - 60) * MIB
     limit_group(root, "", str(64 * MIB), 90 * MIB, 0)
     assert free_memory_bytes(tmp_path, root) == 0
+
+
+def test_the_limit_of_a_control_group_of_version_1_counts(tmp_path: Path) -> None:
+    root = machine_root(tmp_path / "root", tmp_path)
+    group = root / "sys/fs/cgroup/memory/other"
+    group.mkdir(parents=True)
+    (group / "memory.limit_in_bytes").write_text(f"{160 * MIB}\n")
+    (group / "memory.usage_in_bytes").write_text(f"{30 * MIB}\n")
+    (group / "memory.stat").write_text(f"inactive_file 1\ntotal_inactive_file {10 * MIB}\n")
+    assert free_memory_bytes(tmp_path, root) == (160 - 32 - 20) * MIB
+    (group.parent / "memory.limit_in_bytes").write_text(f"{(1 << 63) - 4096}\n")  # no limit
+    (group.parent / "memory.usage_in_bytes").write_text("1\n")
+    assert free_memory_bytes(tmp_path, root) == (160 - 32 - 20) * MIB
+
+
+def test_a_small_memory_leaves_a_quarter_to_the_broker(tmp_path: Path) -> None:
+    root = machine_root(tmp_path / "root", tmp_path, group="box")
+    limit_group(root, "box", str(64 * MIB), 24 * MIB, 0)
+    assert free_memory_bytes(tmp_path, root) == (64 - 16 - 24) * MIB
 
 
 def test_files_that_are_no_numbers_are_ignored(tmp_path: Path) -> None:
