@@ -125,10 +125,7 @@ class Listener:
         from edge.transport.tls import Certificates
 
         certificates = Certificates(settings.tls)
-        if mistake := certificates.problem():
-            # Only a warning: an edge whose clock is not set yet must start nevertheless.
-            file = settings.tls.certificate_file
-            log.warning("certificate invalid for clients %s", pairs(file=file, reason=mistake))
+        _warn_of_refusal(certificates)
         self._certificates[number] = certificates
         return certificates
 
@@ -152,6 +149,7 @@ class Listener:
         for number, certificates in self._certificates.items():
             try:
                 contexts[number] = certificates.read()
+                _warn_of_refusal(certificates)
             except EdgeError as error:
                 log.error("certificate not reloaded %s", pairs(reason=error, remedy=error.hint))
                 failed.append(f"{certificates.file}: {error}")
@@ -310,3 +308,9 @@ class Listener:
         self._loop.flush()  # delivers the last messages to connected clients
         self.broker.stop()
         self._loop.flush()
+
+
+def _warn_of_refusal(certificates: Certificates) -> None:
+    """Only a warning: an edge whose clock is not set yet must start, and reload, nevertheless."""
+    if mistake := certificates.problem():
+        log.warning("certificate invalid for clients %s", pairs(file=certificates.file, reason=mistake))

@@ -117,6 +117,24 @@ def test_a_certificate_that_was_replaced_is_shown_from_then_on(
         assert old.recv(100) == encode(ConnAck())
 
 
+def test_a_reload_warns_of_a_certificate_that_clients_refuse(
+    there: Transports, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = authority()
+    before = (tls.certificate_file.read_bytes(), tls.key_file.read_bytes())
+    past = datetime.now(UTC) - timedelta(days=1)
+    late, key = tls.issue("late", "127.0.0.1", not_before=past - timedelta(days=9), not_after=past)
+    try:
+        tls.certificate_file.write_bytes(late.read_bytes())
+        tls.key_file.write_bytes(key.read_bytes())
+        assert there.reload_certificates() == []
+        assert f"certificate invalid for clients file={tls.certificate_file}" in caplog.text
+    finally:
+        tls.certificate_file.write_bytes(before[0])
+        tls.key_file.write_bytes(before[1])
+        there.reload_certificates()
+
+
 def test_each_wrong_file_is_named(tmp_path: Path) -> None:
     tls = authority()
     other, _ = tls.issue("other", "127.0.0.1")
