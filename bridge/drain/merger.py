@@ -20,8 +20,8 @@ Only files with a lower drain_seq than all files in flight are merged: these may
 requests that change something need the lease of the edge, so only the bridge that drains an edge merges its
 files.
 
-Owns the order of these steps, and the thread; closed_day.py lists the files. Bounded: one merged file of
-merge_bytes in memory with one of its sources, and merge_rate_bytes_s to and from the store.
+Owns the order of these steps, and the thread; closed_day.py lists the files. Bounded: one merged file at a
+time, with about three times merge_bytes in memory, and merge_rate_bytes_s to and from the store.
 """
 
 from __future__ import annotations
