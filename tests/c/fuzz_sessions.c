@@ -306,10 +306,9 @@ static void purge(world *world, mq_session *session, uint8_t which)
     uint8_t *bits = calloc(1, world->engine->topics.created / 8 + 1);
     must(bits != NULL, "there is memory");
     bits[0] = which;
-    mq_denied denied = {.bits = bits, .unknown = which & 1};
     mq_retained_deliveries_list(world->engine, session);
-    mq_purge(world->engine, session, &denied);
-    mq_retained_deliveries_purge(session, &denied);
+    mq_purge(world->engine, session, bits);
+    mq_retained_deliveries_purge(session, bits);
     free(bits);
 }
 

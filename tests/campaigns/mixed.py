@@ -43,6 +43,8 @@ MESSAGES_MAX = 2_000  # of a publisher in one step
 SETTLE_S = 90.0
 COMMAND_S = 120.0
 STREAMS = """
+[limits]
+queued_records_max = 1000000
 [delayed]
 enabled = true
 durability = "disk"
@@ -198,7 +200,7 @@ class Mixed:
     def _join(self) -> None:
         """A member of the consumer group."""
         self._noted.append(self._disk / f"member-{len(self._noted)}")
-        words = (self._broker.runtime_dir, self._noted[-1], "+/1", self._seed + len(self._noted))
+        words = (self._broker.runtime_dir, self._noted[-1], "+/1", self._seed + len(self._noted), "received")
         self._members.append(ModuleChild("tests.support.soak_member", *words))
 
     def _kill_member(self) -> None:

@@ -9,8 +9,8 @@ from edge.mqtt import Properties, ProtocolError, Rule
 from edge.mqtt.primitives import Body
 from edge.mqtt.properties import In
 from tests.support import fuzz_control
-from tests.support.c_programs import compiler_or_skip
-from tests.support.fuzz import TARGETS, expanded, program
+from tests.support.c_programs import CORE, FLAGS, compiler_or_skip
+from tests.support.fuzz import TARGETS, C, expanded, program
 
 pytestmark = pytest.mark.timeout(600)  # the first test compiles the engine: two minutes on a busy machine
 NEW_INPUTS = 500
@@ -24,6 +24,12 @@ def fuzzed(target: Path, corpus: Path, new: int) -> subprocess.CompletedProcess[
     return subprocess.run(
         [str(target), *options, str(corpus)], capture_output=True, text=True, errors="replace", check=False
     )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_target_compiles_also_without_libfuzzer(target: str) -> None:
+    file = C / f"fuzz_{target}.c"
+    subprocess.run([*compiler_or_skip(), *FLAGS, "-fsyntax-only", f"-I{CORE}", str(file)], check=True)
 
 
 def test_hostile_control_packets_raise_and_cost_nothing_unexpected() -> None:

@@ -66,7 +66,7 @@ def times(numbers: Numbers) -> Counter[int]:
 
 
 def lacking(ledgers: list[Path], wanted: Numbers) -> Counter[int]:
-    """Numbers that the members of a group have not noted as often as topics have them."""
+    """Numbers that the members of a group have not received as often as topics have them."""
     found = Counter[int]()
     for ledger in ledgers:
         text = ledger.read_text() if ledger.exists() else ""

@@ -1,9 +1,10 @@
 """A member of a consumer group, as a process that joins and leaves again and again, with a ledger.
 
-    python -m tests.support.soak_member RUNTIME_DIR LEDGER FILTER SEED
+    python -m tests.support.soak_member RUNTIME_DIR LEDGER FILTER SEED [received]
 
 A line of the ledger has the numbers of one batch, written after the broker has answered that they are done:
-those that it accepted, not those that it refused because they came too late.
+those that it accepted, not those that it refused because they came too late.  `received`: written before the
+acknowledgement, for members that are killed.
 SIGTERM ends it, after the batch that it has.
 """
 
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -26,9 +28,11 @@ AWAY_S = (0.0, 1.0)
 class Member:
     """Until `over`."""
 
-    def __init__(self, runtime_dir: Path, ledger: str, topic_filter: str, seed: int) -> None:
+    def __init__(
+        self, runtime_dir: Path, ledger: str, topic_filter: str, seed: int, *, received: bool
+    ) -> None:
         self.over = False
-        self._runtime_dir, self._filter = runtime_dir, topic_filter
+        self._runtime_dir, self._filter, self._received = runtime_dir, topic_filter, received
         self._file = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._random = Random(seed)
         signal.signal(signal.SIGTERM, self._end)
@@ -55,15 +59,22 @@ class Member:
             if batch is None:
                 continue
             numbers = {it.offset: number_of(bytes(it)) for it in batch}
+            if self._received:
+                self._note(numbers.values())
             runs = records.ack(batch).accepted_runs
-            done = [str(numbers[first + index]) for first, count in runs for index in range(count)]
-            if done:
-                os.write(self._file, f"{','.join(done)}\n".encode())
+            if not self._received:
+                self._note(numbers[first + index] for first, count in runs for index in range(count))
+
+    def _note(self, numbers: Iterable[int]) -> None:
+        if line := ",".join(map(str, numbers)):
+            os.write(self._file, f"{line}\n".encode())
 
 
 def main() -> None:
     """The process."""
-    Member(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])).run()
+    Member(
+        Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), received="received" in sys.argv
+    ).run()
 
 
 if __name__ == "__main__":
