@@ -220,7 +220,7 @@ class Maintenance:
             if known is None or (known.state == "archived") != (base not in bases):
                 known = self._read_info(base, is_archived=base not in bases)
             if known is None:
-                reason = archive.unreadable.get(base, "")
+                reason = archive.unreadable.get(base, "it has been removed")
                 known = SegmentInfo(base, 0, 0, "lost", 0, 0, (), (), reason=reason)
             elif known.state != "active":
                 self._infos[base] = known

@@ -68,7 +68,7 @@ class LogReader:
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self.archive = Archive(files, directory)  # of segments that are archived
-        self.tables = SegmentTables(files, directory, self.archive.bases)
+        self.tables = SegmentTables(files, directory, self.archive.bases, self.archive.refresh)
         self._topic_walks = TopicWalks(self.tables)
         self._salvaging: tuple[LogReader | None, float] = (None, 0.0)  # and its end, monotonic s
         self._counting = threading.Lock()
@@ -113,10 +113,10 @@ class LogReader:
 
     def segments(self) -> list[SegmentInfo]:
         """Facts of each segment, rising, archived ones first.  Reads tables that are not in memory."""
-        segments = self.tables.segments()
-        here = {segment.base for segment in segments}
+        infos = [self.tables.info_of(segment) for segment in self.tables.segments()]
+        here = {info.base for info in infos if info is not None}
         archived = [segment for segment in self.archive.segments() if segment.base not in here]
-        return archived + [self.tables.info_of(segment) for segment in segments]
+        return archived + [info for info in infos if info is not None]
 
     def segment(self, base: int) -> SegmentInfo | None:
         """Facts of the segment at that log position; None if it is removed or archived."""
@@ -362,8 +362,6 @@ class LogReader:
     ) -> list[Range]:
         """Runs of one segment; empty if it has none from `offset` on that verifies."""
         table = self.tables.table(segment)
-        if table is None and not segment.lost:
-            self.archive.refresh()
         while table is not None:
             with self.tables.lock:
                 ids = [ring_id for ring_id, entry in table.catalogue.items() if entry.name == ring_name]
@@ -381,7 +379,6 @@ class LogReader:
                     )
                 there = True
             if not there:
-                self.archive.refresh()  # it may be archived now
                 return []
             remaining = [part for part in ranges if part.offset + part.count > offset]
             if remaining or not wanted_rows:

@@ -12,8 +12,8 @@ import logging
 import os
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from persistence.errors import FormatError, FutureFormat
 from persistence.files import Files, opened
@@ -63,12 +63,20 @@ class SegmentTables:
     """The segments of the log in `directory`, rising."""
 
     def __init__(
-        self, files: Files, directory: str, archived: Callable[[], Sequence[int]] = lambda: ()
+        self,
+        files: Files,
+        directory: str,
+        archived: Callable[[], Sequence[int]],
+        on_removed: Callable[[], object],
     ) -> None:
-        """`archived`: returns the bases of segments that are archived."""
+        """`archived`: returns the bases of segments that are archived.
+
+        `on_removed`: called when the file of a listed segment is missing, which may be archived now.
+        """
         self.files = files
         self.directory = directory
         self._archived = archived
+        self._on_removed = on_removed
         self.lock = threading.Lock()  # protects the list and the live table
         self.damaged: dict[tuple[str, int], DamagedRange] = {}  # by segment and place
         self._damage_lock = threading.Lock()  # protects `damaged`
@@ -273,9 +281,15 @@ class SegmentTables:
             self._discard_tables()
         return table
 
-    def opened(self, segment: ListedSegment) -> AbstractContextManager[int]:
-        """A handle to its file.  Raises FileNotFoundError if retention has removed it."""
-        return opened(self.files, os.path.join(self.directory, segment.name))
+    @contextmanager
+    def opened(self, segment: ListedSegment) -> Iterator[int]:
+        """A handle to its file.  Raises FileNotFoundError: it has been removed, and is perhaps archived."""
+        try:
+            with opened(self.files, os.path.join(self.directory, segment.name)) as handle:
+                yield handle
+        except FileNotFoundError:
+            self._on_removed()
+            raise
 
     def _load(self, segment: ListedSegment) -> SegmentTable | None:
         try:
@@ -364,8 +378,11 @@ class SegmentTables:
         except FormatError as error:
             self._mark_lost(segment, error)
 
-    def info_of(self, segment: ListedSegment) -> SegmentInfo:
-        """State and rings of a segment, from its footer or from its table, which is read if necessary."""
+    def info_of(self, segment: ListedSegment) -> SegmentInfo | None:
+        """State and rings of a segment, from its footer or from its table, which is read if necessary.
+
+        None: its file has been removed.
+        """
         base = segment.base
         footer = self.footer(segment)
         table = self.table(segment) if footer is None else None
@@ -380,9 +397,10 @@ class SegmentTables:
             with self.lock:
                 state = "active" if segment is self._segments[-1] else "sealed"
                 rings, end = rings_of_table(table), table.end
+        elif segment.lost:
+            return SegmentInfo(base, size, size, "lost", 0, 0, (), damage, reason=segment.lost)
         else:
-            reason = segment.lost or "it has been removed"
-            return SegmentInfo(base, size, size, "lost", 0, 0, (), damage, reason=reason)
+            return None
         first = min((ring.first_timestamp_ns for ring in rings), default=0)
         last = max((ring.last_timestamp_ns for ring in rings), default=0)
         return SegmentInfo(base, end, size, state, first, last, rings, damage, indexed=footer is not None)

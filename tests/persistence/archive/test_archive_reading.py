@@ -1,5 +1,7 @@
 """A log of which a part is archived reads as if nothing had happened."""
 
+from collections.abc import Callable
+
 import pytest
 
 from persistence import LogReader
@@ -217,6 +219,24 @@ def test_another_process_s_archive_is_found_when_the_segment_has_gone(was_read: 
         assert reader.read("a-0", 7, 0, 1)[0].offset == 0
     archive_first(written.files, 1)
     assert reader.read("a-0", 7, 0, 1)[0].offset == 0
+
+
+def test_every_question_finds_another_process_s_archive_when_the_segment_has_gone() -> None:
+    written, before, _ = half_archived(0)
+    questions: list[Callable[[LogReader], object]] = [
+        lambda reader: [info.rings for info in reader.segments()],
+        lambda reader: reader.epochs("a-0"),
+        lambda reader: reader.seek_time("a-0", 7, TIME_NS),
+        lambda reader: reader.read_at("a-0", 7, 0, 1)[0].offset,
+        lambda reader: _topic(reader, "a-0", 7),
+    ]
+    readers = [LogReader(written.files, DIRECTORY) for _ in questions]
+    for reader in readers:
+        reader.refresh()
+    archive_first(written.files, 1)
+    for ask, reader in zip(questions, readers, strict=True):
+        assert ask(reader) == ask(before)
+    assert [info.state for info in readers[0].segments()][:2] == ["archived", "sealed"]
 
 
 def test_records_behind_damaged_archives_are_still_read() -> None:
