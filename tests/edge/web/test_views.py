@@ -97,6 +97,37 @@ def test_failures_of_many_addresses_are_bounded_together_and_in_memory() -> None
     assert len(limit._by_origin) == ORIGINS_MAX
 
 
+def test_guesses_of_many_addresses_do_not_lock_out_an_address_of_a_user() -> None:
+    limit = LoginLimit(Clock())
+    limit.failed("10.1.1.1")
+    limit.succeeded("10.1.1.1")
+    for number in range(ALL_FAILURES):
+        limit.failed(f"10.0.0.{number}")
+    assert limit.wait_s("10.9.9.9") > 0
+    for _ in range(FAILURES):
+        assert limit.wait_s("10.1.1.1") == 0
+        limit.failed("10.1.1.1")
+    assert limit.wait_s("10.1.1.1") > 0
+    for number in range(2 * ORIGINS_MAX):
+        limit.succeeded(f"10.0.{number // 250}.{number % 250}")
+    assert len(limit._known) == ORIGINS_MAX
+
+
+def test_log_ins_of_a_user_are_not_failures_and_give_no_further_guesses() -> None:
+    limit = LoginLimit(Clock())
+    for _ in range(2 * ALL_FAILURES):
+        assert limit.wait_s("10.0.0.1") == 0
+        limit.failed("10.0.0.1")
+        limit.succeeded("10.0.0.1")
+    for _ in range(FAILURES):
+        assert limit.wait_s("10.0.0.1") == 0
+        limit.failed("10.0.0.1")  # the password of another user
+        if limit.wait_s("10.0.0.1") == 0:
+            limit.failed("10.0.0.1")
+            limit.succeeded("10.0.0.1")
+    assert limit.wait_s("10.0.0.1") > 0
+
+
 def test_sessions_end_by_idleness_and_age_and_are_bounded(tmp_path: Path) -> None:
     clock = Clock()
     write_users(tmp_path / "users")
