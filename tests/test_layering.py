@@ -16,7 +16,7 @@ from tests.support.project import PACKAGES, ROOT
 # itself and the standard library. A room is a folder, or a file directly in a package; ringbuf and brim are
 # one room each.
 LEAVES = {
-    "EDGE": "edge.errors edge.log_throttle edge.logging_setup edge.user_names",
+    "EDGE": "edge.errors edge.log_throttle edge.logging_setup edge.pace edge.user_names",
     "FILES": "persistence.durable_file persistence.files",
     "PERSISTENCE": "persistence.durable_file persistence.errors persistence.files "
     "persistence.free_disk_space persistence.processor_priority persistence.stats",
@@ -38,6 +38,7 @@ persistence: PERSISTENCE persistence.log persistence.read persistence.segment
 edge:
 edge.errors: ringbuf
 edge.log_throttle:
+edge.pace:
 edge.terminal_escape:
 edge.logging_setup: edge.log_throttle edge.recent_lines edge.terminal_escape msgspec
 edge.recent_lines:

@@ -6,6 +6,8 @@ slots of a process that died.
 Never moves a record: records go through the rings, without this process.
 
 Local peers are untrusted: rpc/server.py bounds them. A peer gets only what its user (SO_PEERCRED) may have.
+Reports take time of the thread that serves MQTT clients, so each user except root and the broker's own gets
+them one at a time, in a share of the time (edge/pace.py).
 
 Everything here runs on one event loop. Writers belong to another thread: `on_writer_thread` runs a function
 there.
@@ -19,6 +21,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -76,6 +79,7 @@ from edge.local.protocol import (
 from edge.logging_setup import AUDIT, pairs, recent
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
+from edge.pace import PacedWork
 from edge.rpc.peers import Peer, Peers
 from edge.rpc.protocol import encode
 from edge.rpc.server import Server
@@ -88,10 +92,11 @@ audit = logging.getLogger(AUDIT)
 
 T = TypeVar("T")
 
-SESSIONS_PAGE = 256  # rows of one answer
+SESSIONS_PAGE = 64  # rows of one answer: they are made in one piece, in about 0.5 ms
 DELAYED_PAGE, DELAYED_PAYLOAD_MAX = 256, 4 << 10
 SYNC_MAX_S, ROOM_MAX_S = 3.0, 1.0  # together less than REPLY_TIMEOUT_S, after which the operator gives up
 POLL_S = 0.005
+Reports = Status | Overview | Sessions | Session | Retained | Delayed
 
 
 class DelayedView(Protocol):
@@ -148,6 +153,7 @@ class LocalEndpoint(Server[LocalPeer]):
         self._partitions = {partition.name: partition for partition in streams.all()}
         self._producers = producers
         self._blocking_reader_uids = {*self._peers.privileged, *config.local.blocking_reader_uids}
+        self._paces: dict[int, PacedWork] = {}  # by user; without those who wait for nothing
         self._report = report
         self._overview = overview or report
         self._on_writer_thread = on_writer_thread
@@ -185,6 +191,12 @@ class LocalEndpoint(Server[LocalPeer]):
         return answer
 
     async def _do(self, peer: LocalPeer, request: Request) -> Answer:
+        if peer.uid in self._peers.privileged or not isinstance(request, Reports):
+            return await self._answer_to(peer, request)
+        pace = self._paces.setdefault(peer.uid, PacedWork())
+        return await pace.run(partial(self._answer_to, peer, request))
+
+    async def _answer_to(self, peer: LocalPeer, request: Request) -> Answer:
         match request:
             case Status() | Overview():
                 report = self._report if isinstance(request, Status) else self._overview
@@ -269,7 +281,7 @@ class LocalEndpoint(Server[LocalPeer]):
     async def _session_page(self, listing: SessionListing, first: int) -> Answer:
         """One page of sessions: as many as fit into an answer."""
         admin = self._of_clients(self._sessions)
-        rows, more = await self._on_writer_thread(lambda: admin.page(listing, max(first, 0), SESSIONS_PAGE))
+        rows, more = await self._on_writer_thread(lambda: admin.page(listing, first, SESSIONS_PAGE))
         while len(encode(answer := SessionList(tuple(rows), more))) > ANSWER_MAX_BYTES and len(rows) > 1:
             half = len(rows) // 2
             listing.take_back(rows[half:])
@@ -315,7 +327,7 @@ class LocalEndpoint(Server[LocalPeer]):
     async def _retained_page(self, request: Retained) -> Answer:
         admin = self._of_clients(self._retained)
         _check_filter(request.filter)
-        first, payload_max = max(request.first, 0), min(max(request.payload_max, 0), PAGE_BYTES)
+        first, payload_max = request.first, min(request.payload_max, PAGE_BYTES)
         rows, after = await self._on_writer_thread(lambda: admin.page(request.filter, first, payload_max))
         return RetainedList(tuple(rows), after)
 
@@ -323,7 +335,7 @@ class LocalEndpoint(Server[LocalPeer]):
         self._check_privileged(peer, "clear retained messages")
         admin = self._of_clients(self._retained)
         _check_filter(request.filter)
-        first, until_s = max(request.first, 0), time.monotonic() + ROOM_MAX_S
+        first, until_s = request.first, time.monotonic() + ROOM_MAX_S
         while True:
             (count, after), lacking = await self._change(lambda: admin.clear(request.filter, first))
             if count or after != first or time.monotonic() > until_s:
@@ -349,7 +361,7 @@ class LocalEndpoint(Server[LocalPeer]):
     async def _delayed_page(self, request: Delayed) -> Answer:
         """One page of delayed messages: as many as fit into an answer."""
         view = self._delayed_view()
-        payload_max = min(max(request.payload_max, 0), DELAYED_PAYLOAD_MAX)
+        payload_max = min(request.payload_max, DELAYED_PAYLOAD_MAX)
         async with self._reads_delayed:
             rows = await asyncio.to_thread(view.page, request.after, DELAYED_PAGE, payload_max)
         more = len(rows) == DELAYED_PAGE
@@ -439,6 +451,7 @@ class LocalEndpoint(Server[LocalPeer]):
             for partition in self._partitions.values():
                 partition.ring.sweep()
 
+        self._paces = {uid: pace for uid, pace in self._paces.items() if not pace.is_free}
         for name in peer.produces:
             log.info("local producer left %s", pairs(name=name, pid=peer.pid))
         if (peer.admitted or peer.follows) and self.listens:

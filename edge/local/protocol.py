@@ -32,9 +32,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from edge.config.directories import SERVICE_DIR, StrPath, control_socket, runtime_directory
 from edge.rpc.client import REPLY_TIMEOUT_S, RpcClient
@@ -85,6 +86,8 @@ __all__ = [
 ]  # fmt: skip
 
 VERSION: Final = 2
+Place = Annotated[int, Meta(ge=0, lt=1 << 32)]
+PayloadMax = Annotated[int, Meta(ge=0, lt=1 << 32)]
 REQUEST_MAX_BYTES: Final = 68 << 10  # a client identifier of 64 KiB; hundreds of long topic filters
 ANSWER_MAX_BYTES: Final = 128 << 10  # below the 208 KiB that Linux allows a datagram in a socket's buffer
 
@@ -172,7 +175,7 @@ class Drained(Message, frozen=True):
 class Sessions(Message, frozen=True):
     """Request a page of the sessions of MQTT clients, oldest first, from number `first` on."""
 
-    first: int = 0
+    first: Place = 0
     version: int = VERSION
 
 
@@ -211,8 +214,8 @@ class Retained(Message, frozen=True):
     """
 
     filter: str
-    first: int = 0
-    payload_max: int = 256
+    first: Place = 0
+    payload_max: PayloadMax = 256
     version: int = VERSION
 
 
@@ -227,7 +230,7 @@ class ClearRetained(Message, frozen=True, tag="clear_retained"):
     """Request the removal of a page of retained messages; subscribers get an empty message of each topic."""
 
     filter: str
-    first: int = 0
+    first: Place = 0
     version: int = VERSION
 
 
@@ -245,7 +248,7 @@ class Delayed(Message, frozen=True):
     """
 
     after: tuple[int, int] = (-1, 0)
-    payload_max: int = 256
+    payload_max: PayloadMax = 256
     version: int = VERSION
 
 

@@ -1,23 +1,21 @@
 """Pages of the HTTP endpoint: /metrics, /healthz and /readyz, made of the status report.
 
 A report takes time of all parts of the broker. So one page answers all requests that wait for it, and pages
-are made in a share of the time only: between two of them is a pause, REST times as long as the first one.
+are made in a share of the time only (edge/pace.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from edge.observe.health import health_page, ready_page
 from edge.observe.http_endpoint import Answer, Page
 from edge.observe.prometheus import CONTENT_TYPE, page
+from edge.pace import PacedWork
 
 _JSON = "application/json"
-REST = 9
-REST_MAX_S = 1.0
 
 
 Status = Mapping[str, Any]
@@ -30,22 +28,13 @@ class _Shared(Generic[T]):
     def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
         self._make = make
         self._making: asyncio.Task[T] | None = None
-        self._next_s = 0.0
+        self._pace = PacedWork()
 
     async def get(self) -> T:
         """The result that is being made, or the next one."""
         if self._making is None or self._making.done():
-            self._making = asyncio.create_task(self._run())
+            self._making = asyncio.create_task(self._pace.run(self._make))
         return await asyncio.shield(self._making)
-
-    async def _run(self) -> T:
-        await asyncio.sleep(max(self._next_s - time.monotonic(), 0.0))
-        began_s = time.monotonic()
-        try:
-            return await self._make()
-        finally:
-            now_s = time.monotonic()
-            self._next_s = now_s + min(REST * (now_s - began_s), REST_MAX_S)
 
 
 def pages(

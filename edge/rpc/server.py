@@ -148,6 +148,8 @@ class Server(ABC, Generic[P]):
         try:
             data = await self._first_request(peer, FIRST_REQUEST_S)
             while data and self.send(peer, await self._answer(peer, data)):
+                # sock_recv() does not yield while requests wait, and would starve other peers
+                await asyncio.sleep(0)
                 data = await self._receive(peer)
         finally:
             self._peers.left(peer)

@@ -513,3 +513,73 @@ def test_filters_that_share_a_topic_meet(one, other, topic):
 def test_filters_without_a_common_topic_do_not_meet(one, other):
     assert not filters_meet(one, other)
     assert not filters_meet(other, one)
+
+
+# ---- time of the broker ----
+
+
+async def test_a_peer_that_sends_ahead_without_end_does_not_stop_others(config):
+    rings = encode(Rings(("#",)))
+    async with LocalBroker(config):
+        with ExitStack() as stack:
+            peers = [stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) for _ in "ab"]
+            for peer in peers:
+                peer.connect(str(control_socket(config.runtime_dir)))
+                peer.setblocking(False)
+            for _ in range(100):
+                peers[0].send(rings)
+            peers[1].send(rings)
+            assert await asyncio.get_running_loop().sock_recv(peers[1], 1 << 17)
+            answered = 0
+            with suppress(BlockingIOError):
+                while peers[0].recv(1 << 17):
+                    answered += 1
+            assert answered < 50
+
+
+async def test_reports_of_another_user_are_made_one_at_a_time_and_delay_nobody_else(config, monkeypatch):
+    async with LocalBroker(config) as broker:
+        made, ready = 0, asyncio.Event()
+
+        async def report() -> dict[str, Any]:
+            nonlocal made
+            made += 1
+            await ready.wait()
+            return {}
+
+        monkeypatch.setattr(broker.local, "_report", report)
+        monkeypatch.setattr(broker.local._peers, "privileged", frozenset())
+        with ExitStack() as stack:
+            peers = [stack.enter_context(Connection(config.runtime_dir)) for _ in range(4)]
+            asked = [asyncio.create_task(peer.request_async(Status(), Report)) for peer in peers[:3]]
+            await until(lambda: made == 1 and broker.local.counts["connections"] == 4)
+            await peers[3].request_async(Rings(("#",)), RingList)  # no report
+            assert made == 1
+            monkeypatch.setattr(broker.local._peers, "privileged", frozenset({os.geteuid()}))
+            asked.append(asyncio.create_task(peers[3].request_async(Status(), Report)))
+            await until(lambda: made == 2)  # it waits for none of them
+            ready.set()
+            await asyncio.gather(*asked)
+            assert made == 4
+        await until(lambda: not broker.local._paces and not broker.local.connections)
+
+
+@pytest.mark.parametrize(
+    "request_fields",
+    [
+        {"op": "sessions", "first": 1 << 63},
+        {"op": "sessions", "first": -1},
+        {"op": "retained", "filter": "#", "first": 1 << 32},
+        {"op": "retained", "filter": "#", "payload_max": -1},
+        {"op": "clear_retained", "filter": "#", "first": (1 << 64) - 1},
+    ],
+)
+async def test_a_number_out_of_range_is_refused_with_the_range(config, request_fields):
+    async with LocalBroker(config) as broker:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+            peer.connect(str(control_socket(config.runtime_dir)))
+            peer.setblocking(False)
+            peer.send(msgspec.msgpack.encode(request_fields | {"version": protocol.VERSION}))
+            answer = msgspec.msgpack.decode(await asyncio.get_running_loop().sock_recv(peer, 1 << 17))
+            assert "Expected `int`" in answer["error"]
+        assert broker.local.counts["defects"] == 0
