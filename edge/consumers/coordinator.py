@@ -7,9 +7,10 @@ publishers for the broker's thread and the disk (publishes.py). One turn handles
     receive() ... receive() -> turn() -> outbox
 
 Bounds: one fetch waits for each member, and members are limited in number, of each peer and of all. A fetch
-that found nothing is tried again after a change in its group. Reads of the log and publishes under way are
-limited in number and bytes, searches of a first record in number, of each peer and of all (quota.py). Records
-wait until a peer has read its earlier answers (outbox.py).
+that found nothing is tried again after a change in its group. Fetches have FETCHES_S of a turn; other groups
+come first in the next one. Reads of the log and publishes under way are limited in number and bytes, searches
+of a first record in number, of each peer and of all (quota.py). Records wait until a peer has read its
+earlier answers (outbox.py).
 Everything else is answered in its turn. An error of one request, fetch or partition affects only that one.
 """
 
@@ -74,6 +75,7 @@ from edge.rpc.protocol import MalformedRequest, encode
 
 EXPIRY_CHECK_S = 0.05  # between two checks for expired leases and sessions
 IDLE_S = 1.0
+FETCHES_S = 0.005
 MEMBERS_MAX, MEMBERS_EACH = 4_096, 64  # of all groups
 
 Frames = Sequence[bytes]
@@ -231,14 +233,28 @@ class Coordinator:
         also_s = min((look() for look in self.also), default=IDLE_S)
         if now_s >= self._next_expiry_s:
             self._expire_all(now_s)
-        for waiting in sorted(self._fetches.values(), key=lambda fetch: -fetch.member.priority):
+        end_s = self._clock() + FETCHES_S
+        for waiting in self._in_turn():
             if not waiting.may_find(now_s):
                 continue
             with self._contained(waiting.peer, waiting.request):
                 self._try(waiting, now_s)
+            if self._clock() >= end_s:
+                self._more = True
+                break
         self._reads.run(now_s)
         self.durable_answers.flush(now_s)
         return min(self._pause_s(now_s), also_s)
+
+    def _in_turn(self) -> Iterator[_WaitingRequest]:
+        """Waiting fetches: the one that was tried longest ago first; in a group, those of high priority."""
+        of_group: dict[ConsumerGroup, list[_WaitingRequest]] = {}
+        for waiting in reversed(self._fetches.values()):
+            of_group.setdefault(waiting.group, []).append(waiting)
+        for fetches in of_group.values():
+            fetches.sort(key=lambda waiting: waiting.member.priority)
+        for waiting in list(self._fetches.values()):
+            yield of_group[waiting.group].pop()
 
     def _expire_all(self, now_s: float) -> None:
         self._next_expiry_s = now_s + EXPIRY_CHECK_S

@@ -47,7 +47,7 @@ BATCHES_MAX = 64  # in one answer
 LOG_ANSWERS_MAX = 64  # log answers that wait for a fetch, of all groups
 COLD_MAX_BYTES = 4 << 20
 LOOK_MAX_BYTES = 4 << 20  # examined for one fetch before other requests are served
-FILTERS_EACH = 16  # each such number of further filters divides that limit
+FILTERS_EACH, FILTERS_EACH_BYTES = 16, 512  # each such number of further filters divides that limit
 COUNTED_MAX_BYTES = 256 << 10  # read at once for a fetch by count, or a replay: most of it may be read again
 UNLIMITED: Final = 1 << 62  # records
 
@@ -285,4 +285,5 @@ class FetchReader:
 
 def look_max_bytes(selection: Selection) -> int:
     """Bytes to examine for one fetch, or one read: every filter is matched with every record."""
-    return LOOK_MAX_BYTES // (1 + selection.count // FILTERS_EACH)
+    filters = max(selection.count // FILTERS_EACH, selection.size_bytes // FILTERS_EACH_BYTES)
+    return LOOK_MAX_BYTES // (1 + filters)

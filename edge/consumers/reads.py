@@ -1,15 +1,17 @@
 """Reads without a group: records of one ring from a place on, for clients that keep their offsets themselves.
 
-Owns the reads that wait: for the log, and, at the end of a ring, for new records. The broker keeps nothing of
-a client between two reads. A frame has only records that match the filters of the read.
+Owns the reads that wait: for their turn, for the log, and, at the end of a ring, for new records. The broker
+keeps nothing of a client between two reads. A frame has only records that match the filters of the read.
 
 Bounds: reads of the log are limited in number and bytes, of each peer and of all (quota.py), and searches of
 a first record in number (searches.py). Waiting reads are limited in number; a further one is answered at
-once, without records. Bytes examined for one read are limited as for a fetch.
+once, without records. Bytes examined for one read are limited as for a fetch. Reads have READS_S of a turn,
+so that they do not delay requests of other kinds; READY_MAX wait for the next one.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +32,9 @@ from edge.consumers.start_place import StartPlace
 READS_MAX, READS_EACH, READS_MAX_BYTES = 64, 16, 64 << 20  # reads that wait for the log
 # reads that wait at the end of a ring; the bytes are of their filters
 WAITING_MAX, WAITING_EACH, WAITING_MAX_BYTES = 4_096, 256, 16 << 20
+
+READY_MAX = 1_024  # reads that wait for their turn; one more is answered at once
+READS_S = 0.005
 
 EVERYTHING: Final = Selection(("#",))
 
@@ -73,6 +78,7 @@ class PartitionReads:
         self._contained = contained
         self._of_log = Quota("reads of the log", READS_MAX, READS_EACH, READS_MAX_BYTES)
         self._at_end = Quota("reads at the end of a ring", WAITING_MAX, WAITING_EACH, WAITING_MAX_BYTES)
+        self._ready: deque[_PartitionRead] = deque()  # for their turn
         self._waiting: dict[_PartitionRead, None] = {}  # at the end of a ring, oldest first
         self._rang: set[str] = set()  # rings with new records since the last run()
         self._scratch = Scratch()
@@ -104,7 +110,11 @@ class PartitionReads:
     def _begin(self, peer: bytes, request: Read, source: RingSource, epoch: int, offset: int) -> None:
         selection = Selection(request.filters) if request.filters else EVERYTHING
         until_s = self._clock() + request.max_wait_ms / 1000
-        self._try(_PartitionRead(peer, request, source, epoch, offset, selection, until_s))
+        read = _PartitionRead(peer, request, source, epoch, offset, selection, until_s)
+        if len(self._ready) < READY_MAX:
+            self._ready.append(read)
+        else:
+            self._try(read)
 
     def run(self, now_s: float) -> None:
         """Answer waiting reads that have new records, or whose time is over."""
@@ -112,12 +122,20 @@ class PartitionReads:
             if waiting.source.name in self._rang or waiting.until_s <= now_s:
                 del self._waiting[waiting]
                 self._at_end.give(waiting.peer, waiting.filter_bytes)
-                with self._contained(waiting.peer, waiting.request):
-                    self._try(waiting)
+                self._ready.append(waiting)
         self._rang.clear()
+        end_s = self._clock() + READS_S
+        for _ in range(len(self._ready)):
+            read = self._ready.popleft()
+            with self._contained(read.peer, read.request):
+                self._try(read)
+            if self._clock() >= end_s:
+                break
 
     def until_s(self) -> float:
         """Time at which the next waiting read must be answered."""
+        if self._ready:
+            return 0.0
         return min((waiting.until_s for waiting in self._waiting), default=float("inf"))
 
     def _try(self, read: _PartitionRead) -> None:

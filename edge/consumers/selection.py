@@ -60,6 +60,7 @@ class Selection:
         if self.everything:
             parts = []
         self.count = len(parts)
+        self.size_bytes = sum(map(len, parts))
         self._filters = ffi.new("char[]", b"".join(parts))
         self._lengths = ffi.new("uint32_t[]", [len(data) for data in parts])
 

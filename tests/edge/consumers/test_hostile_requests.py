@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edge.config.schema import Consumers
-from edge.consumers import ack_tracker, client_state, coordinator, outbox, publishes, quota
+from edge.consumers import ack_tracker, client_state, coordinator, outbox, publishes, quota, reads
+from edge.consumers.fetch import look_max_bytes
 from edge.consumers.protocol import (
     PROTOCOL,
     VERSION,
@@ -21,6 +22,7 @@ from edge.consumers.protocol import (
     Failed,
     Fetch,
     Fetched,
+    GroupList,
     Groups,
     Heartbeat,
     Join,
@@ -35,6 +37,7 @@ from edge.consumers.protocol import (
     Rings,
 )
 from edge.consumers.publishes import NOT_BEFORE
+from edge.consumers.selection import Selection
 from edge.mqtt.properties import Properties, record_properties
 from edge.rpc.protocol import encode
 from tests.support.consumer_desk import Desk
@@ -358,6 +361,53 @@ def test_fetches_that_wait_cost_nothing_until_something_changes_in_their_group(d
     desk.turn()
     assert len(looks) == 300
     assert sum(isinstance(answer, Fetched) and len(answer.batches) == 1 for answer in desk.answers()) == 6
+
+
+def test_fetches_that_take_long_leave_turns_to_other_groups_and_other_requests(desk, monkeypatch):
+    monkeypatch.setattr(coordinator, "FETCHES_S", 0.0)  # as if each took longer
+    desk.publish("x", "y", "z")
+    members = {}
+    for group in ("first", "second", "third"):
+        priority = 1_000 if group == "first" else 0
+        members[group] = join(desk, b"peer", group, mode="queue", start="oldest", priority=priority).member
+
+    def fetch(group: str, number: int) -> None:
+        request = Fetch(number, VERSION, group, members[group], max_wait_ms=60_000, max_records=1)
+        desk.coordinator.receive(b"peer", encode(request))
+
+    for number, group in enumerate(members, 1_000):
+        fetch(group, number)
+    answered = []
+    for number in range(2_000, 2_005):
+        desk.coordinator.receive(b"other", encode(Groups(number, VERSION)))
+        desk.turn()
+        answers = desk.answers()
+        assert isinstance(desk.answer_to(number), GroupList)
+        found = [answer.id for answer in answers if isinstance(answer, Fetched)]
+        assert len(found) <= 1
+        answered += found
+        fetch("first", 1_000 + number)
+    assert answered[:3] == [1_000, 1_001, 1_002]
+
+
+def test_reads_that_take_long_leave_turns_to_other_requests(desk, monkeypatch):
+    monkeypatch.setattr(reads, "READS_S", 0.0)
+    monkeypatch.setattr(reads, "READY_MAX", 5)
+    desk.publish("x")
+    for number in range(1_000, 1_007):
+        desk.coordinator.receive(b"peer", encode(Read(number, VERSION, "some-0", offset=0)))
+    assert [answer.id for answer in desk.answers()] == [1_005, 1_006]  # too many wait
+    desk.coordinator.receive(b"other", encode(Groups(1, VERSION)))
+    desk.turn()
+    assert [answer.id for answer in desk.answers()] == [1_005, 1_006, 1, 1_000]
+    assert [desk.coordinator.turn() > 0 for _ in range(4)] == [False, False, False, True]
+    assert [answer.id for answer in desk.answers()][4:] == [1_001, 1_002, 1_003, 1_004]
+
+
+def test_long_filters_lessen_the_bytes_that_one_fetch_examines():
+    many, long = Selection(["a/+"] * 256), Selection(["+/" * 100 + str(number) for number in range(256)])
+    assert look_max_bytes(long) * 4 < look_max_bytes(many)
+    assert look_max_bytes(Selection(["a/+"])) == look_max_bytes(Selection(["#"]))
 
 
 # ---- anything at all ----
