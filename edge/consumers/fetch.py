@@ -38,6 +38,7 @@ from edge.consumers.ring_source import (
 from edge.consumers.selection import Scratch, Selection
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
+from ringbuf.errors import Corrupt
 
 log = logging.getLogger(__name__)
 
@@ -218,7 +219,13 @@ class FetchReader:
         source = self._registry.rings[partition.ring].source
         if partition.epoch != source.epoch:
             return self._look_in_log(group, partition, source, offer, limit_bytes)
-        records = source.read(offer.first, limit_bytes, offer.limit)
+        try:
+            records = source.read(offer.first, limit_bytes, offer.limit)
+        except Corrupt as error:  # its writer, another process, has damaged it; other rings are read
+            partition.retry_s = self._clock() + RETRY_S
+            if self._may_log():
+                log.error("ring damaged, a consumer waits %s", pairs(ring=partition.ring, reason=error))
+            return None
         if records is None:
             partition.idle = offer.end is None
         if not isinstance(records, Overwritten):

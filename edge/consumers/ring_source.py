@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -76,6 +77,7 @@ class RingSource:
         self.ring = ring
         self.log = log
         self._reader = ring.reader(with_slot=False, start="latest")
+        self._ends = self._reader.offset, self._reader.offset
         # place that the log does not return, and the number of attempts
         self._gap: tuple[tuple[int, int], int] = ((0, 0), 0)
 
@@ -160,9 +162,11 @@ class RingSource:
         return next((next_epoch for next_epoch in self.epochs() if next_epoch.epoch > epoch), None)
 
     def ends(self) -> tuple[int, int]:
-        """(oldest offset in the ring, offset of the next record)."""
-        extremes = self.ring.extremes()
-        return extremes.oldest_offset, extremes.end_offset
+        """(oldest offset in the ring, offset of the next record); the last known ones of a damaged ring."""
+        with suppress(Corrupt):  # by its writer, which is another process; read() reports it
+            extremes = self.ring.extremes()
+            self._ends = extremes.oldest_offset, extremes.end_offset
+        return self._ends
 
     def seek_time(self, timestamp_ns: int) -> tuple[int, int]:
         """(epoch, offset) of the first record at or after that time, in ring or log. Reads files of the log.

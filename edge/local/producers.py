@@ -22,7 +22,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -42,7 +43,7 @@ from edge.streams.ring_files import (
 from edge.streams.ring_sizes import fitting_bytes
 from edge.user_names import user_name
 from ringbuf import Ring
-from ringbuf.errors import RingError
+from ringbuf.errors import Corrupt, RingError
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,15 @@ class ProducerRing(Struct, frozen=True):
     producer: str
     stream: Stream
     ring: Ring
+
+
+@contextmanager
+def skipping_damaged(name: str) -> Iterator[None]:
+    """Log that a part of the broker leaves out the ring `name` if the block raises Corrupt."""
+    try:
+        yield
+    except Corrupt as error:
+        log.error("producer ring left out: its writer has damaged it %s", pairs(name=name, reason=error))
 
 
 class Producers:

@@ -17,7 +17,7 @@ from edge.consumers.registry import GroupRegistry, RingEntry
 from edge.consumers.ring_source import ReadableLog, RingSource
 from edge.consumers.server import ConsumersEndpoint
 from edge.errors import EdgeError
-from edge.local.producers import ProducerRing, Producers
+from edge.local.producers import ProducerRing, Producers, skipping_damaged
 from edge.local.zmq_listener import ZmqListener
 from edge.logging_setup import pairs
 from edge.server.consumers_outlet import BrokerOutlet
@@ -68,7 +68,8 @@ def consumers_endpoint(
         endpoint.add(entry, added.ring.reader(name="consumers", verify=True))
 
     for producer in producers.all():
-        add_producer(producer)
+        with skipping_damaged(producer.name):
+            add_producer(producer)
     producers.on_ring.append(add_producer)
     return endpoint
 

@@ -26,6 +26,7 @@ from edge.broker.synced_changes import SyncedChanges
 from edge.config.schema import Config, Stream
 from edge.errors import EdgeError
 from edge.local.control_server import LocalEndpoint
+from edge.local.producers import skipping_damaged
 from edge.local.protocol import Reloaded
 from edge.local.shortened_rings import ShortenedFiles
 from edge.local.zmq_stats import ZmqStats
@@ -205,7 +206,8 @@ class Services:
             for partition in chain.from_iterable(partitions for _, partitions in self._served):
                 publisher.add(partition.ring)
             for producer in core.producers.all():
-                publisher.add(producer.ring, own=False)
+                with skipping_damaged(producer.name):
+                    publisher.add(producer.ring, own=False)
             publisher.admit(core.budget.peers)
             publisher.start()
         except BaseException:

@@ -161,6 +161,8 @@ int rb_inspect_cursors(const void *memory, uint64_t file_bytes, const void *ring
 /* Bounded, because a hostile writer in another process may change the count forever.  The reader then gets a
  * pair of two moments, and its next read reports the mismatch. */
 #define END_TRIES 1000
+/* No ring gets so far.  Sums of such numbers have at most 64 bits, as reports require. */
+#define IMPOSSIBLE_BITS 56
 
 void rb_end_read(const rb_header *header, uint64_t *position, uint64_t *offset)
 {
@@ -184,9 +186,13 @@ int rb_extremes_read(const void *memory, uint64_t bytes, rb_extremes *out)
         return RB_CORRUPT;
     out->end_position = reader.cursor;
     out->end_offset = reader.offset;
+    if (out->end_position >> IMPOSSIBLE_BITS || out->end_offset >> IMPOSSIBLE_BITS)
+        return RB_CORRUPT;
     rb_seek_oldest(&reader);
-    out->oldest_position = reader.cursor;
-    out->oldest_offset = reader.offset;
+    /* The writer may be hostile, or have lapped the ring since: the differences are those of a ring. */
+    bool within = reader.cursor <= out->end_position && out->end_position - reader.cursor <= reader.capacity;
+    out->oldest_position = within ? reader.cursor : out->end_position;
+    out->oldest_offset = within && reader.offset <= out->end_offset ? reader.offset : out->end_offset;
     out->durable_position = atomic_load_explicit(&header->durable,
                                                  memory_order_acquire); /* rb_durable_store() */
     out->reserve_position = atomic_load_explicit(&header->granted, memory_order_relaxed);
