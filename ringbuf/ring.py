@@ -438,9 +438,13 @@ class Ring:
         return self._remote.sweep() if self._remote is not None and self._remote.is_open else 0
 
     def mend(self) -> int:
-        """Restore the length of a cursor file that another user has shortened.  Returns `faults`."""
+        """Restore length and header of a cursor file that another user has damaged.  Returns `faults`."""
         if self._cursors is not None:
             self._cursors.restore()
+            cursors, memory = self._cursors, self._memory
+            is_whole = lib.rb_inspect_cursors(cursors.pointer, cursors.size, memory.pointer) == lib.RB_OK
+            if not is_whole and self._writer is not None:
+                lib.rb_format_cursors(cursors.pointer, memory.pointer)
         return self.faults
 
     @property

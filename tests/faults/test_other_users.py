@@ -116,6 +116,9 @@ def test_a_user_of_the_group_cannot_stop_the_broker_by_its_files(broker: BrimPro
     reached = {path.name for path in files if does(vandal, path, 0)}
     assert reached == {"t-0.cursors", "default-0.cursors"}  # the journal of sessions is the broker's only
     served(broker, b"after a cut")
+    for length in (8, 4096, CURSORS_BYTES):
+        does(vandal, broker.runtime_dir / "t-0.cursors", length, junk=True)
+        served(broker, b"after junk of %d bytes" % length)
     for round_ in range(5):
         for path in files:
             does(vandal, path, 4096, junk=True)
