@@ -308,7 +308,7 @@ def _ring_row(ring: Ring) -> Status:
 
 
 def _reader_row(slot: SlotInfo, extremes: Extremes) -> Status:
-    # The reader's process writes the slot: an impossible lag is shown as 0, and the name is escaped.
+    # The reader's process writes the slot: impossible numbers are shown as 0, and the name is escaped.
     lag = extremes.end_offset - slot.offset
     if slot.local and slot.name == "log":
         lag = min(lag, _records_not_synced(extremes))
@@ -318,7 +318,7 @@ def _reader_row(slot: SlotInfo, extremes: Extremes) -> Status:
         "own": slot.local,
         "state": slot.state,
         "lag": lag if 0 <= lag <= extremes.end_offset else 0,
-        "lost": slot.lost,
+        "lost": slot.lost if slot.lost <= extremes.end_offset else 0,
     }
 
 

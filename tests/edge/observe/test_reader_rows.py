@@ -12,11 +12,14 @@ from edge.local.shm_subscription import ShmSubscription
 from edge.mqtt import Publish
 from edge.observe.rates import sample
 from ringbuf import WakeupThread
+from ringbuf.constants import CURSORS_BYTES
 from tests.edge.cli.test_topics import publish
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
 from tests.support.directories import memory_directory
 from tests.support.waiting import wait_until
+
+SLOTS_AT = 4096  # in a cursor file
 
 SETTINGS = """
 [[stream]]
@@ -76,3 +79,14 @@ def test_messages_that_a_tap_skips_are_no_loss_of_the_broker(broker: BrimProcess
     assert cause.startswith("fast-0: overrun of app")
     (fast,) = [ring for ring in sample(report, report, 1.0)["rings"] if ring["ring"] == "fast-0"]
     assert fast["lost"] == reader_of(report, "fast-0", "app")["lost"]
+
+
+@pytest.mark.parametrize("filler", [b"\x7f", b"\xff"])
+def test_impossible_numbers_of_readers_are_reported_as_0(broker: BrimProcess, filler: bytes) -> None:
+    """Readers of other users may write the cursor file. Sums of such numbers had more than 64 bits."""
+    with (broker.runtime_dir / "fast-0.cursors").open("r+b") as file:
+        file.seek(SLOTS_AT)
+        file.write(filler * (CURSORS_BYTES - SLOTS_AT))
+    (row,) = [row for row in report_of(broker)["rings"] if row["name"] == "fast-0"]
+    assert row["readers"]
+    assert {(reader["lag"], reader["lost"]) for reader in row["readers"]} == {(0, 0)}
