@@ -96,12 +96,14 @@ def remedy_of(error: OSError) -> str:
 def lacks_inodes(path: object) -> bool:
     """True if the file system of a file or directory has no inodes left: ENOSPC with free space.
 
-    False if that is unknown, as for a path that is a descriptor or does not exist.
+    For a path that does not exist: that of the directory above. False if it is unknown, as for a descriptor.
     """
     if not isinstance(path, str | os.PathLike):
         return False
+    while not os.path.exists(path):
+        path = os.path.dirname(path) or "."
     try:
-        disk = os.statvfs(path if os.path.isdir(path) else os.path.dirname(path) or ".")
+        disk = os.statvfs(path)
     except OSError:
         return False
     return disk.f_files > 0 and disk.f_favail == 0  # some file systems have no limit: 0 files

@@ -44,7 +44,7 @@ from bridge.format.file_name import STAGED_DIRECTORY
 from bridge.format.installation import Holder
 from bridge.sinks.interface import StoredEntry, Turn
 from bridge.sinks.lease_holder import holder_as_dict, holder_in, next_turn, refusal
-from persistence.durable_file import is_unreadable
+from persistence.durable_file import is_unreadable, lacks_inodes, remedy_of
 from persistence.files import OsFiles
 
 PARTIAL = ".partial-"  # Spark ignores names with a leading dot
@@ -367,4 +367,6 @@ def _errors_of(path: Path) -> Iterator[None]:
 
 def _unavailable(path: Path, error: OSError) -> SinkUnavailable:
     where = error.filename or path
-    return SinkUnavailable(f"{where}: {error.strerror}", hint=REMEDIES.get(error.errno or 0, ""))
+    is_out_of_inodes = error.errno == errno.ENOSPC and lacks_inodes(path)
+    hint = remedy_of(error) if is_out_of_inodes else REMEDIES.get(error.errno or 0, "")
+    return SinkUnavailable(f"{where}: {error.strerror}", hint=hint)

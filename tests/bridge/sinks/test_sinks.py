@@ -26,7 +26,7 @@ from bridge.sinks.registry import open_file_sink, open_sink
 from tests.support import azure_server
 from tests.support.drained_files import drained_file_of, store
 from tests.support.s3_server import make_bucket, options, s3_server
-from tests.support.small_disk import small_disk
+from tests.support.small_disk import small_disk, take_inodes
 
 Stored = Callable[[str], bytes]
 NEEDS_OBSTORE = "needs obstore: pip install 'brim[objects]'"
@@ -350,6 +350,20 @@ def test_a_file_that_the_disk_has_no_room_for_leaves_its_room_to_others(tmp_path
             sink.put(drained_file_of(0, 3, payload=lambda _: bytes(32 << 10)))
         sink.put(drained_file_of(4, 5, drain_seq=2))
         assert [path.name for path in sink.root.glob("edge=*/.*")] == [".lock"]
+        sink.close()
+
+
+def test_a_disk_without_free_inodes_has_a_remedy_of_its_own(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1 << 20, inodes=20) as disk:
+        sink = DirectorySink(disk / "lake")
+        sink.put(drained_file_of(0, 3))
+        files = take_inodes(disk)
+        with pytest.raises(SinkUnavailable, match="No space left") as caught:
+            sink.put(drained_file_of(4, 5, drain_seq=2))
+        assert "no free inodes" in caught.value.hint
+        for file in files:
+            file.unlink()
+        sink.put(drained_file_of(4, 5, drain_seq=2))
         sink.close()
 
 

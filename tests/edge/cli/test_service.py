@@ -80,6 +80,13 @@ def test_an_ipv6_address_is_in_brackets() -> None:
     assert "ListenStream=[::]:8883\n" in text
 
 
+def test_a_start_on_a_slow_disk_is_not_ended_after_90_s(calls: Path, tmp_path: Path) -> None:
+    """The default of systemd. With 2 s for each operation of the disk, six new rings take 150 s."""
+    assert main(["service", "install", "--user"]) == 0
+    assert "Type=notify\n" in (text := units(tmp_path)["brim.service"])
+    assert "\nTimeoutStartSec=15min\n" in text
+
+
 def test_print_changes_nothing(calls: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["service", "install", "--user", "--print"]) == 0
     assert "[Service]\n" in capsys.readouterr().out
