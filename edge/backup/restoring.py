@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from edge.backup.copying import Advance, checksum, copy_file
 from edge.backup.layout import INSTALLATION, LOG, STATE, BrokerFiles
-from edge.backup.manifest import MANIFEST_NAME, Manifest
+from edge.backup.manifest import MANIFEST_NAME, BackupFile, Manifest
 from edge.config.directory_lock import LOCK_NAME, RESTORING_NAME
 from edge.errors import EdgeError
 from persistence.files import OsFiles
@@ -22,20 +22,34 @@ from persistence.files import OsFiles
 
 def verify_backup(directory: Path, manifest: Manifest, advance: Advance = lambda _: None) -> list[str]:
     """Read every file of the backup. Return the problems: missing, changed and unknown files."""
-    problems = []
-    for file in manifest.files:
-        try:
-            size, digest = checksum(directory / file.path, advance)
-        except OSError as error:
-            problems.append(f"{file.path}: {error.strerror}")
-            continue
-        if size != file.bytes:
-            problems.append(f"{file.path}: {size} bytes, the manifest has {file.bytes}")
-        elif digest != file.sha256:
-            problems.append(f"{file.path}: checksum differs from the manifest")
+    problems = [f"{name}: {reason}" for name, reason in damaged_files(directory, manifest, advance).items()]
     known = {file.path for file in manifest.files} | {MANIFEST_NAME}
-    present = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-    return problems + [f"{name}: not in the manifest" for name in sorted(present) if name not in known]
+    present = (path for path in directory.rglob("*") if path.is_file() or path.is_symlink())
+    names = sorted(path.relative_to(directory).as_posix() for path in present)
+    return problems + [f"{name}: not in the manifest" for name in names if name not in known]
+
+
+def damaged_files(directory: Path, manifest: Manifest, advance: Advance = lambda _: None) -> dict[str, str]:
+    """Read every file of the manifest. Return the reason for each that is missing or changed."""
+    reasons = ((file.path, _damage(directory, file, advance)) for file in manifest.files)
+    return {name: reason for name, reason in reasons if reason}
+
+
+def _damage(directory: Path, file: BackupFile, advance: Advance) -> str:
+    path = directory / file.path
+    if any(
+        part.is_symlink()
+        for part in (path, *path.parents)
+        if part != directory and part.is_relative_to(directory)
+    ):
+        return "a symbolic link, to bytes that are not in the backup"
+    try:
+        size, digest = checksum(path, advance)
+    except OSError as error:
+        return str(error.strerror)
+    if size != file.bytes:
+        return f"{size} bytes, the manifest has {file.bytes}"
+    return "" if digest == file.sha256 else "checksum differs from the manifest"
 
 
 def check_empty(files: BrokerFiles) -> None:
@@ -61,9 +75,13 @@ def _content(directory: Path) -> Iterator[Path]:
 
 
 def restore_backup(
-    directory: Path, manifest: Manifest, files: BrokerFiles, advance: Advance = lambda _: None
+    directory: Path,
+    manifest: Manifest,
+    files: BrokerFiles,
+    advance: Advance = lambda _: None,
+    skipped: Collection[str] = (),
 ) -> None:
-    """Copy the backup into the directories of a broker, and verify each file meanwhile.
+    """Copy the backup, without `skipped` files, into the directories of a broker, and verify each file.
 
     A file in the state directory marks it as incomplete meanwhile: no broker starts there, and no backup or
     restore begins, after an interrupted restore. Raises EdgeError.
@@ -74,21 +92,31 @@ def restore_backup(
     try:
         mark.touch(exist_ok=False)
         OsFiles().dirsync(str(files.state_dir))
-        for file in manifest.files:
+        for file in (file for file in manifest.files if file.path not in skipped):
             top, _, name = file.path.partition("/")
             if top not in places:
                 raise EdgeError(f"{file.path} has no place in a state directory", hint="use a later version")
             copied = copy_file(directory / file.path, places[top], name, advance)
             if (copied.bytes, copied.sha256) != (file.bytes, file.sha256):
-                hint = "the restored files are incomplete: remove them, and use another backup"
+                hint = (
+                    f"{_removal(files)}, then use another backup, or restore the others with --skip-damaged"
+                )
                 raise EdgeError(f"{directory / file.path} is damaged", hint=hint)
         for place in places.values():
             _finish(place, owner)
         mark.unlink()
         OsFiles().dirsync(str(files.state_dir))
     except OSError as error:
-        hint = "the restored files are incomplete: remove them, then restore again"
+        hint = f"{_removal(files)}, then restore again; --skip-damaged leaves out files that cannot be read"
         raise EdgeError(f"restore failed: {error.filename}: {error.strerror}", hint=hint) from error
+
+
+def _removal(files: BrokerFiles) -> str:
+    """The command that removes the files of an interrupted restore."""
+    places = [files.state_dir]
+    if not files.log_directory.is_relative_to(files.state_dir):
+        places.append(files.log_directory)
+    return f"remove what is restored: rm -r {' '.join(map(str, places))}"
 
 
 def _owner_of(manifest: Manifest) -> tuple[int, int] | None:

@@ -177,6 +177,52 @@ def test_damage_of_a_backup_is_found_and_not_restored(scene: Scene) -> None:
     assert "is not a complete backup" in scene.brim("backup", scene.backup, "--verify")[2]
 
 
+def test_the_intact_files_of_a_damaged_backup_are_restored(scene: Scene) -> None:
+    scene.publish(2_000, body=BODY)
+    scene.broker.stop()
+    assert scene.brim("backup", scene.backup)[0] == 0
+    scene.lose_everything()
+    first, *others = sorted((scene.backup / "log").glob("*.log"))
+    assert len(others) > 1
+    first.write_bytes(first.read_bytes()[:-1])
+    (scene.backup / "state" / "epochs").unlink()
+    status, _, error = scene.brim("restore", scene.backup)
+    assert status == 2
+    assert f"rm -r {scene.directory}/state" in error
+    assert "--skip-damaged" in error
+    shutil.rmtree(scene.directory / "state")
+
+    status, out, error = scene.brim("restore", scene.backup, "--skip-damaged")
+    assert (status, error) == (1, "")
+    for name in (f"log/{first.name}", "state/epochs"):
+        assert f"not restored  {name}: " in out
+    scene.broker.start()
+    client = Paho(scene.broker.port, "away", clean=False)
+    numbers = [int(client.message().payload.split()[0])]
+    while numbers[-1] < scene.published - 1:
+        numbers.append(int(client.message().payload.split()[0]))
+    client.stop()
+    assert numbers[0] > 0
+    assert numbers == list(range(numbers[0], scene.published))
+
+
+def test_a_link_in_a_backup_is_damage_although_it_leads_to_the_same_bytes(scene: Scene) -> None:
+    scene.publish(1)
+    scene.broker.stop()
+    assert scene.brim("backup", scene.backup)[0] == 0
+    scene.lose_everything()
+    for name in ("state/epochs", "log"):
+        path = scene.backup / name
+        path.rename(scene.directory / "elsewhere")
+        path.symlink_to(scene.directory / "elsewhere")
+        for words in (("backup", scene.backup, "--verify"), ("restore", scene.backup, "--skip-damaged")):
+            status, out, error = scene.brim(*words)
+            assert (status, "a symbolic link" in out) == (1, True), error
+        path.unlink()
+        (scene.directory / "elsewhere").rename(path)
+        shutil.rmtree(scene.directory / "state")
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "state/epochs"])
 def test_a_fifo_in_a_backup_is_damage_and_does_not_wait_for_its_writer(scene: Scene, name: str) -> None:
     scene.publish(1)
