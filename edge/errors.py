@@ -5,6 +5,7 @@
             ConfigError       of the configuration
         DirectoryBusy         another broker runs on this directory; .pid
         PortTaken             another program listens there
+        NewerState            a later version of Brim has written a state file
         RingsUnavailable      shared memory is full, or the rings belong to another user
         InvalidArgument       a ValueError: an argument that no broker would accept
         BrokerUnreachable     a ConnectionError: no broker answers
@@ -22,6 +23,7 @@ Every message names the thing, the value, the limit and the remedy. Defects are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, Protocol
 
 from ringbuf.errors import BrimError
@@ -82,6 +84,14 @@ class PortTaken(EdgeError):
 
 class RingsUnavailable(EdgeError):
     """A ring cannot be created or taken over: no room in shared memory, or no right to the file."""
+
+
+class NewerState(EdgeError):
+    """A state file of a later version of Brim, whose content a start of this version would lose."""
+
+    def __init__(self, file: Path | str, found: str, known: str) -> None:
+        hint = "start the version that wrote it, or move the file away and lose its content"
+        super().__init__(f"{file} is of a later version of Brim: {found} (known: {known})", hint=hint)
 
 
 class InvalidArgument(EdgeError, ValueError):

@@ -22,8 +22,8 @@ and counted. A damaged header is repaired. A file without the header and without
 NAME.damaged.
 
 Rule for change: another layout raises the version, and the version seeds the checksum of records, so that no
-reader accepts records of another version. A file of another version is renamed like a damaged one; a new
-version must read and rewrite the old files first.
+reader accepts records of another version. A start is refused by a file of a later version; a new version must
+read and rewrite the old files first.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from edge.errors import NewerState
 from edge.logging_setup import pairs
 from persistence.durable_file import NewFile, UnreadableFile, read_file, write_all
 from persistence.files import Files, OsFiles
@@ -90,7 +91,7 @@ class Journal:
         self._compact_bytes = COMPACT_MIN_BYTES
 
     def recover(self) -> list[bytes]:
-        """Read all bodies, in order; append() works after that. Raises OSError."""
+        """Read all bodies, in order; append() works after that. Raises OSError, NewerState."""
         files = self._files
         try:
             data = read_file(files, self._name)
@@ -103,6 +104,7 @@ class Journal:
         bodies, end = self._parsed(data)
         is_whole = data[: _HEADER.size] == pack_header()
         if not is_whole and not bodies:
+            self._refuse_newer(data)
             self._begin_again(f"no valid record in {len(data)} bytes")
             return []
         self._handle = files.open(self._name, create=True)
@@ -117,6 +119,14 @@ class Journal:
             files.ftruncate(self._handle, end)
         files.fdatasync(self._handle)  # the bodies are used from now on, so they must not vanish
         return bodies
+
+    def _refuse_newer(self, data: bytes) -> None:
+        """Raise NewerState if the file has records, and the header of a later version."""
+        if len(data) <= _HEADER.size:
+            return
+        magic, version = _HEADER.unpack_from(data)
+        if magic == MAGIC and version > VERSION and data[: _HEADER.size] == _HEADER.pack(magic, version):
+            raise NewerState(self._name, f"version {version}", str(VERSION))
 
     def _begin_again(self, reason: str) -> None:
         """Rename the file, and write an empty one."""

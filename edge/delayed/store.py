@@ -13,8 +13,9 @@ Each transaction changes the table of tenants, too, so that a start reads no mes
 messages are counted: when a damaged message is removed, and at a start that finds transactions lost.
 
 Each transaction inserts messages together with that offset, so that a kill neither loses nor repeats a
-record of the ring. A file that SQLite cannot read, or of an unknown version, is renamed to NAME.bad, and the
-store begins empty. A file that cannot be opened or created now, such as on a full disk, is left alone.
+record of the ring. A file that SQLite cannot read is renamed to NAME.bad, and the store begins empty. A start
+is refused by a file of a later version. A file that cannot be opened or created now, such as on a full disk,
+is left alone.
 
 Invariants: memory is bounded by CACHE_BYTES and one batch, however many messages there are. Identifiers are
 never used twice.
@@ -42,6 +43,7 @@ from msgspec.structs import replace
 
 from edge.auth.tenant_names import MARK, prefix_in, tenant_of
 from edge.delayed.write_ahead_log import Dropped, dropped_transactions
+from edge.errors import NewerState
 from edge.logging_setup import pairs
 
 log = logging.getLogger(__name__)
@@ -142,10 +144,13 @@ class DelayedStore:
         self._index = -1  # descriptor, see dropped_transactions()
 
     def open(self) -> None:
-        """Open or create the file. Raises OSError, sqlite3.OperationalError: no permission, no room."""
+        """Open or create the file. Raises NewerState.
+
+        Raises OSError, sqlite3.OperationalError: no permission, no room.
+        """
         try:
             self._load()
-        except (OSError, sqlite3.OperationalError):
+        except (OSError, sqlite3.OperationalError, NewerState):
             self.close()
             raise
         except sqlite3.DatabaseError as error:
@@ -172,8 +177,10 @@ class DelayedStore:
             self._db.executescript("BEGIN;" + _IDENTITY + _TABLES + _TENANT_TABLE + "COMMIT;")
         if execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             raise sqlite3.DatabaseError("the file belongs to another program")
-        if (version := execute("PRAGMA user_version").fetchone()[0]) not in (1, SCHEMA_VERSION):
-            raise sqlite3.DatabaseError(f"version {version} of the schema (known: 1 and {SCHEMA_VERSION})")
+        if (version := execute("PRAGMA user_version").fetchone()[0]) > SCHEMA_VERSION:
+            raise NewerState(self.path, f"version {version} of the schema", f"1 to {SCHEMA_VERSION}")
+        if version < 1:
+            raise sqlite3.DatabaseError(f"version {version} of the schema (known: 1 to {SCHEMA_VERSION})")
         row = execute("SELECT epoch, next_offset, messages, bytes, scale_ns, wall_ns FROM state").fetchone()
         if row is None:
             raise sqlite3.DatabaseError(NO_STATE)

@@ -15,7 +15,8 @@ once.
 A start takes the last record of each topic, then later records from the rings, or from the log if the rings
 have overwritten them, of all rings in the order of time, also of rings whose stream was removed. For a ring
 that the file does not know, the log is read from its beginning; that happens once. Marks stay while their
-ring has no stream. A damaged file is truncated at the damage.
+ring has no stream. A damaged file is truncated at the damage. A file with a frame of an unknown kind is of a
+later version, and the start is refused.
 
 Files are written on a separate thread. After a disk error the next save rewrites the whole file.
 """
@@ -37,6 +38,7 @@ import msgspec
 
 from edge.broker.retained_delivery import RetainedRecord, owner_of_author
 from edge.engine.engine import counters_of
+from edge.errors import NewerState
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.recovery.read_journal import NEVER_ENDS, RANGE_BYTES, PastLog
@@ -140,6 +142,8 @@ def _read(path: Path, files: Files) -> _Content:
             marks = msgspec.msgpack.decode(body, type=dict[str, tuple[int, int]])
         elif kind == b"r":
             pieces.append((body, memoryview(b"")))
+        elif kind != b"a":  # intact, by its checksum
+            raise NewerState(path, f"a frame of the kind {kind!r}", "a, m and r")
         elif pieces:
             pieces[-1] = pieces[-1][0], body
     if good_bytes < len(data):

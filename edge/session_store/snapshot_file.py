@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from edge.errors import NewerState
 from edge.logging_setup import pairs
 from edge.session_store.journal_records import STATE_VERSION
 from edge.session_store.reserve import Reserve
@@ -117,12 +118,15 @@ def read_snapshot(
 ) -> SavedSnapshot | None:
     """Read a snapshot; None if there is no valid one. A damaged file is renamed and added to `damaged`.
 
-    Raises OSError if the file cannot be read for another cause, such as a lack of descriptors or of
-    permission: without its sessions a start would replace it.
+    Raises NewerState. Raises OSError if the file cannot be read for another cause, such as a lack of
+    descriptors or of permission: without its sessions a start would replace it.
     """
     files = files or OsFiles()
     try:
-        return parse_snapshot(memoryview(read_file(files, str(path))))
+        data = memoryview(read_file(files, str(path)))
+        if (version := _version_of(data)) > STATE_VERSION:
+            raise NewerState(path, f"version {version}", f"1 to {STATE_VERSION}")
+        return parse_snapshot(data)
     except FileNotFoundError:
         return None
     except ValueError as error:  # also UnreadableFile
@@ -132,6 +136,15 @@ def read_snapshot(
         if damaged is not None:
             damaged.append(path)
         return None
+
+
+def _version_of(data: memoryview) -> int:
+    """Version in an intact header; 0: the header is damaged."""
+    if len(data) < _HEADER.size + _CRC.size:
+        return 0
+    magic, version, *_ = _HEADER.unpack_from(data)
+    (seed,) = _CRC.unpack_from(data, _HEADER.size)
+    return int(version) if magic == MAGIC and seed == crc32c(data[: _HEADER.size]) else 0
 
 
 def parse_snapshot(data: memoryview) -> SavedSnapshot:
