@@ -81,6 +81,10 @@ class RingDurability:
         if ring_name in self._numbers:
             self._engine.refuse(self._numbers[ring_name], reason)
 
+    def is_refused(self, ring_name: str) -> bool:
+        """True if publishers to the ring are refused."""
+        return bool(self._refusals.get(ring_name))
+
     def follow_upstream(self, report: Callable[[str, int, Lost], object]) -> None:
         """Call `report` with the progress of the sinks in each ring: the present one, and each later one."""
         self._report_upstream = report

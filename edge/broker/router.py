@@ -123,6 +123,10 @@ class Router:
         self.limits, self.queues = limits, queues
         self._engine.topic_limits(min(limits.topic_max_bytes, STRING_MAX_BYTES), limits.topic_levels_max)
 
+    def ring_name_of(self, topic: str) -> str:
+        """Name of the ring that stores messages of this topic."""
+        return self._partition_of(topic).name
+
     def topic_of(self, name: str, owner: bytes = NO_OWNER) -> int | None:
         """The result of topic_steps(), without a yield."""
         return at_once(self.topic_steps(name, owner=owner))

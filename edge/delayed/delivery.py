@@ -2,13 +2,15 @@
 
     take       a batch of records from the ring
     publish    messages that are due
-    commit     insert the taken messages, remove the published ones, store the next offset: one transaction
+    commit     insert the taken messages, remove the published ones whose logs are synced, store the next
+               offset: one transaction
     release    the batch: the ring may overwrite its records now
 
 Owns the thread and the order of these steps. Runs nothing on the MQTT thread, except by DelayedPublisher.
 
-Invariants: the ring keeps a record until the store has it. Published messages are removed before others are
-published: kill -9 repeats at most BATCH_MAX messages. A message never leaves early. A failed transaction is
+Invariants: the ring keeps a record until the store has it. Published messages stay in the store until the
+logs of their streams are synced, however long a disk stalls, and are not published again. They are at most
+BATCH_MAX, which kill -9 repeats. A message never leaves early. A failed transaction is
 repeated unchanged, and nothing is published meanwhile. A store that cannot be opened is tried again, too. The
 engine counts a tenant's message from its arrival, and this module corrects that by what the store has.
 """
@@ -22,11 +24,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from edge.broker.delayed_topics import delayed_target
+from edge.broker.synced_changes import Ends, unsynced
 from edge.config.schema import DELAY_LIMIT_S
 from edge.delayed.clock import StoreClock
 from edge.delayed.publisher import DelayedPublisher
@@ -54,6 +57,8 @@ BATCH_MAX_BYTES = 4 << 20  # of payloads published in one transaction
 RETRY_NS = 1_000_000_000  # after a stream has refused a message
 RETRY_S = 1.0  # after a failed transaction
 SYNC_S = 1.0  # longest time without a sync of commits for which no publisher waits
+SYNC_POLL_S, LOOK_S = 0.002, 0.05  # while published messages wait: looks at logs, and for more messages
+SYNC_WARN_S = 5.0  # a log that lacks published messages for so long is reported
 JUMP_CHECK_S = 10.0  # between two checks of the wall clock for a jump
 FLAGS = FLAG_QOS | FLAG_RETAIN | FLAG_EXPIRY
 NS = 1_000_000_000
@@ -84,6 +89,14 @@ class _Transaction(Struct):
         return not (self.added or self.removed or self.postponed or self.batch is not None)
 
 
+class _Unsynced(NamedTuple):
+    """Published messages, the ends of rings that their logs must reach, and the time of publication."""
+
+    messages: list[StoredMessage]
+    ends: Ends
+    since_s: float
+
+
 class DelayedMessages:
     """All delayed messages of a broker, from start() to stop(). Other methods: on any thread."""
 
@@ -106,10 +119,13 @@ class DelayedMessages:
         self._has_begun = False  # True from that time on
         self._wall_ahead_ns = 0  # wall time minus time of the store's clock
         self._transaction: _Transaction | None = None  # begun, not committed
+        self._unsynced: deque[_Unsynced] = deque()
+        self._look_s = 0.0  # time of the next look for due messages while others are unsynced
         self._cancels: deque[tuple[int, Future[bool]]] = deque()
         self._refusal = 0
         self.failure = ""
         self._may_warn = LogThrottle(time.monotonic)
+        self._may_warn_of_log = LogThrottle(time.monotonic)
         self._may_log_refusal = LogThrottle(time.monotonic)
         self._sync_at: float | None = None
         self._wakeup, self._event = WakeupThread(), threading.Event()
@@ -195,6 +211,10 @@ class DelayedMessages:
             except Exception:
                 log.exception("delayed messages failed, repeated after a pause %s", pairs(pause_s=RETRY_S))
                 self._event.wait(RETRY_S)
+        try:
+            self._finish()
+        except (OSError, sqlite3.Error) as error:
+            log.error("published delayed messages not removed, they come again %s", pairs(reason=error))
 
     def _open_store(self) -> None:
         self._store.open()
@@ -258,6 +278,7 @@ class DelayedMessages:
             self._transaction = _Transaction(ring_cursor=(self._ring.epoch, self._reader.offset))
             self._cancel(self._transaction)
             self._take(self._transaction)
+            self._remove_synced(self._transaction)
             self._publish_due(self._transaction)
         transaction, taken = self._transaction, None
         if not transaction.is_empty:
@@ -296,9 +317,10 @@ class DelayedMessages:
 
     def _cancel(self, transaction: _Transaction) -> None:
         seen: set[int] = set()
+        published = self._published()
         for _ in range(len(self._cancels)):
             message_id, answer = self._cancels[0]  # and stays there if the store fails
-            message = None if message_id in seen else self._store.find(message_id)
+            message = None if message_id in seen | published else self._store.find(message_id)
             self._cancels.popleft()
             if not answer.set_running_or_notify_cancel():  # its client has left
                 continue
@@ -356,26 +378,69 @@ class DelayedMessages:
     # ---- to the topics ----
 
     def _publish_due(self, transaction: _Transaction) -> None:
-        now_ns = self._clock.now_ns()
-        cancelled = {message.id for message in transaction.removed}
+        now_ns, now_s = self._clock.now_ns(), time.monotonic()
+        if self._unsynced and now_s < self._look_s:
+            return
+        self._look_s = now_s + LOOK_S
+        done = self._published() | {message.id for message in transaction.removed}
         stored = self._store.due(now_ns, BATCH_MAX, BATCH_MAX_BYTES)
-        due = [message for message in stored if message.id not in cancelled]
+        due = [message for message in stored if message.id not in done][: max(BATCH_MAX - len(done), 0)]
         intact = [message for message in due if message.is_intact]
         for message in due:
             if not message.is_intact:
                 self.totals["damaged"] += 1
                 transaction.removed.append(message)
                 log.error("delayed message damaged, dropped %s", pairs(id=message.id, topic=message.topic))
-        for message, code in zip(intact, self._publisher.publish(intact), strict=False):
+        codes, ends = self._publisher.publish(intact)
+        published = [message for message, code in zip(intact, codes, strict=False) if code == OK]
+        self.totals["delivered"] += len(published)
+        if ends:
+            self._unsynced.append(_Unsynced(published, ends, now_s))
+            self._remove_synced(transaction)
+        else:
+            transaction.removed += published
+        for message, code in zip(intact, codes, strict=False):
             if code == OK:
-                self.totals["delivered"] += 1
-                transaction.removed.append(message)
-            elif code == TOO_LARGE:
+                continue
+            if code == TOO_LARGE:
                 self.totals["too_large"] += 1
                 transaction.removed.append(message)
             else:
                 self.totals["postponed"] += 1
                 transaction.postponed.append((message.id, now_ns + RETRY_NS))
+
+    def _published(self) -> set[int]:
+        """Numbers of the messages that are published, and that wait for the sync of their logs."""
+        return {message.id for part in self._unsynced for message in part.messages}
+
+    def _remove_synced(self, transaction: _Transaction) -> None:
+        """Remove the published messages whose logs are synced now."""
+        left: deque[_Unsynced] = deque()
+        now_s = time.monotonic()
+        for part in self._unsynced:
+            lacking = unsynced(part.ends)
+            if not lacking:
+                transaction.removed += part.messages
+                continue
+            left.append(part)
+            if now_s - part.since_s > SYNC_WARN_S and self._may_warn_of_log():
+                facts = pairs(rings=",".join(lacking), messages=len(part.messages))
+                log.warning("delayed messages published, not yet synced; check the disk of the log %s", facts)
+        self._unsynced = left
+
+    def _finish(self) -> None:
+        """At the stop, remove the published messages. Those that are not synced in time come again."""
+        until_s = time.monotonic() + SYNC_WARN_S
+        while self._unsynced and self._transaction is None and self._store.is_open:
+            transaction = _Transaction(ring_cursor=self._store.ring_cursor)
+            self._remove_synced(transaction)
+            if transaction.removed:
+                clock = self._clock.pair()
+                self._store.apply((), transaction.removed, (), transaction.ring_cursor, clock)
+            elif time.monotonic() > until_s:
+                return
+            else:
+                time.sleep(SYNC_POLL_S)
 
     # ---- waiting ----
 
@@ -401,6 +466,8 @@ class DelayedMessages:
 
     def _pause_s(self) -> float | None:
         """Longest time to wait; None: until an event."""
+        if self._unsynced:
+            return min(max(SYNC_POLL_S, (time.monotonic() - self._unsynced[-1].since_s) / 8), LOOK_S)
         pauses = []
         if self._sync_at is not None:
             pauses.append(self._sync_at - time.monotonic())
@@ -430,7 +497,8 @@ class DelayedMessages:
         )
         if is_damage:
             self.totals["damaged"] += self._store.messages
-            if self._transaction is not None:  # these messages are in the damaged file
+            self._unsynced.clear()  # these messages are in the damaged file
+            if self._transaction is not None:
                 self._transaction.removed, self._transaction.postponed = [], []
             try:
                 self._store.rename(str(error))

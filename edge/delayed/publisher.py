@@ -1,13 +1,12 @@
 """Publisher of due messages: the only part of edge.delayed that runs work on the MQTT thread.
 
 Owns these calls. Messages are published in slices, so that clients are served in between. A
-message to a stream of durability "disk" or "upstream" counts as published after the sync of its log.
+message to a stream of durability "disk" or "upstream" counts as published after the sync of its log, for
+which the caller waits. If that log accepts no records, a message is not published, as those of clients.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
@@ -16,18 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from edge.broker.synced_changes import Ends, with_ends
 from edge.delayed.ring import RING
-from edge.logging_setup import pairs
-from ringbuf import Ring
+from edge.engine.engine import FULL
 
 if TYPE_CHECKING:
     from edge.broker.dispatcher import Broker
     from edge.broker.engine_rings import PartitionLike
     from edge.delayed.store import StoredMessage, TenantUse
-
-log = logging.getLogger(__name__)
+    from ringbuf import Ring
 
 SLICE_MAX = 128  # messages: about a millisecond of the MQTT thread
-POLL_S, SYNC_POLL_S, SYNC_WAIT_MAX_S = 0.5, 0.002, 5.0
+POLL_S = 0.5
 
 Result = tuple[list[int | None], Ends]
 
@@ -50,15 +47,16 @@ class DelayedPublisher:
         self._partitions = partitions
         self.stopping = False
 
-    def publish(self, messages: Sequence[StoredMessage]) -> list[int | None]:
-        """Publish messages in order. Returns the result of InternalPublisher.offer() of each.
+    def publish(self, messages: Sequence[StoredMessage]) -> Result:
+        """Publish messages in order. Returns the result of InternalPublisher.offer() of each, and the new
+        ends of the rings whose logs must be synced.
 
         The list is shorter than `messages` if the broker stops meanwhile.
         """
         results: list[int | None] = []
         ends: dict[Ring, int] = {}
         for part in _slices(messages):
-            answer: Future[Result] = self._submit(partial(self._offer, part))
+            answer: Future[Result] = self._submit(partial(self._offer_all, part))
             while not answer.done() and not self.stopping:
                 wait([answer], POLL_S)
             if not answer.done():
@@ -66,8 +64,7 @@ class DelayedPublisher:
             codes, changed = answer.result()
             results += codes
             ends.update(changed)
-        self._wait_for_sync(ends)
-        return results
+        return results, list(ends.items())
 
     def refuse(self, reason: int) -> None:
         """Refuse publishers of delayed messages with this reason code; 0: accept them again."""
@@ -81,21 +78,16 @@ class DelayedPublisher:
         """Change the use of tenants in the engine."""
         self._call(partial(self._broker.tenants.delayed, changes))
 
-    def _offer(self, messages: Sequence[StoredMessage]) -> Result:
+    def _offer_all(self, messages: Sequence[StoredMessage]) -> Result:
         """Publish on the MQTT thread. Returns the results, and the new ends of synced rings that grew."""
-        offer = self._broker.own_messages.offer
-        return with_ends(
-            self._partitions(), lambda: [offer(m.topic, m.payload, m.flags, m.properties) for m in messages]
-        )
+        return with_ends(self._partitions(), lambda: [self._offer(message) for message in messages])
 
-    def _wait_for_sync(self, ends: dict[Ring, int]) -> None:
-        until = time.monotonic() + SYNC_WAIT_MAX_S
-        for ring, end in ends.items():
-            while ring.extremes().durable_position < end and not self.stopping:
-                if time.monotonic() > until:
-                    log.warning("delayed messages published, not yet synced %s", pairs(ring=ring.name))
-                    return
-                time.sleep(SYNC_POLL_S)
+    def _offer(self, message: StoredMessage) -> int | None:
+        router = self._broker.router
+        if router.durability.is_refused(router.ring_name_of(message.topic)):
+            return FULL
+        offer = self._broker.own_messages.offer
+        return offer(message.topic, message.payload, message.flags, message.properties)
 
 
 def _slices(messages: Sequence[StoredMessage]) -> Iterator[list[StoredMessage]]:

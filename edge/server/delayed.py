@@ -44,16 +44,31 @@ def delayed_messages(
     store = DelayedStore(used, synced=settings.durability == "disk")
     publisher = DelayedPublisher(listener.broker, listener.submit, listener.call, streams.all)
     sync_s = SYNC_S if settings.durability != "process" else None
-    lack_of_room = partial(_lack_of_room, config) if sync_s is not None else lambda: ""
+    lack_of_room = (
+        partial(_lack_of_room, config, _shares_disk_with_log(config)) if sync_s is not None else lambda: ""
+    )
     limits = DelayedLimits(settings.messages_max, settings.messages_max_bytes, sync_s, lack_of_room)
     return DelayedMessages(partition, store, publisher, limits)
 
 
-def _lack_of_room(config: Config) -> str:
+def _shares_disk_with_log(config: Config) -> bool:
+    """True if the disk of the state directory has a log, too. At the start: that disk may stall later."""
+    if not any(stream.durability.is_logged for stream in config.stream):
+        return False
+    try:
+        return os.stat(config.log_directory).st_dev == os.stat(config.state_dir).st_dev
+    except OSError:
+        return False
+
+
+def _lack_of_room(config: Config, has_log: bool) -> str:
     """Reason why the disk of the state directory takes no more messages; "": it does."""
     try:
         free_bytes, total_bytes = OsFiles().disk(str(config.state_dir))
-        kept_bytes = max(min(LAST_BYTES, total_bytes // SEGMENTS_OF_DISK), _kept_for_log(config, total_bytes))
+        kept_bytes = max(
+            min(LAST_BYTES, total_bytes // SEGMENTS_OF_DISK),
+            _kept_for_log(config, total_bytes) if has_log else 0,
+        )
     except OSError:  # the next write has the reason
         return ""
     if free_bytes > kept_bytes:
@@ -62,13 +77,10 @@ def _lack_of_room(config: Config) -> str:
 
 
 def _kept_for_log(config: Config, total_bytes: int) -> int:
-    """Bytes of the disk that are the log's; 0 if it has no log. Raises OSError."""
+    """Bytes of the disk that are the log's. Raises OSError."""
     from edge.log.log_set import disk_rules
 
     directory = config.state_dir
-    has_log = any(stream.durability.is_logged for stream in config.stream)
-    if not has_log or os.stat(config.log_directory).st_dev != os.stat(directory).st_dev:
-        return 0
     segment_bytes = segment_bytes_for(OsFiles(), str(directory), config.log.segment_bytes)
     floor = floors(disk_rules(config.log), total_bytes, segment_bytes).read_only
     return floor + SEGMENTS_LEFT * segment_bytes if floor else 0
