@@ -164,7 +164,7 @@ class DelayedStore:
             self.path, isolation_level=None, check_same_thread=False, cached_statements=16
         )
         self._db.text_factory = _text
-        self._commits_are_synced: bool | None = None  # the setting of SQLite; None: not set yet
+        self._commits_are_synced = True  # the default of SQLite
         execute = self._db.execute
         execute("PRAGMA locking_mode = NORMAL")
         execute(f"PRAGMA cache_size = {-(CACHE_BYTES >> 10)}")
@@ -346,9 +346,10 @@ class DelayedStore:
         self.is_open = False
         if hasattr(self, "_db"):
             self._db.close()
-        if self._index >= 0:
-            os.close(self._index)
-            self._index = -1
+        index, self._index = self._index, -1  # it is closed even if the disk reports an error then
+        if index >= 0:
+            with suppress(OSError):
+                os.close(index)
 
 
 def _message(row: tuple[int, int, str, int, bytes, bytes, int]) -> StoredMessage:

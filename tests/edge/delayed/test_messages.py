@@ -192,3 +192,69 @@ def test_requests_to_cancel_end_although_their_transaction_is_not_committed(
         with pytest.raises(EdgeError, match="broker stops"):
             answer.result(timeout=0)
         assert messages.cancel(2).cancelled(), "no thread answers a request after the stop"
+
+
+def test_a_cursor_beyond_the_end_of_the_ring_begins_at_its_oldest_record(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+    store.open()
+    store.apply((), (), (), (1, 6), (0, 1))
+    store.close()
+    with messages_in(runtime_directory, tmp_path) as messages:
+        wait_until(lambda: messages.status()["pending"] == 5)
+        assert messages.status()["lost"] == 0
+
+
+def test_a_cursor_at_the_end_of_the_ring_takes_no_record_twice(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+    store.open()
+    store.apply((), (), (), (1, 5), (0, 1))
+    store.close()
+    with messages_in(runtime_directory, tmp_path) as messages:
+        assert not messages.cancel(1).result(PATIENCE_S)  # after the first transaction
+        assert messages.status()["pending"] == 0
+
+
+def test_a_message_of_a_damaged_file_is_not_removed_from_the_next_one(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rename that fails leaves the file; the next attempt to open it renames it."""
+    monkeypatch.setattr(delivery, "RETRY_S", 0.01)
+    apply, rename, load = DelayedStore.apply, DelayedStore.rename, DelayedStore._load
+    failures = ["apply", "rename", "load"]
+
+    def failing(name: str) -> bool:
+        if failures[:1] != [name]:
+            return False
+        failures.pop(0)
+        return True
+
+    def damaged_apply(
+        store: DelayedStore, added: object, removed: object, *rest: object, **more: object
+    ) -> object:
+        if removed and failing("apply"):
+            raise sqlite3.DatabaseError("damaged")
+        return apply(store, added, removed, *rest, **more)  # type: ignore[arg-type]
+
+    def failing_rename(store: DelayedStore, reason: str) -> None:
+        if failing("rename"):
+            store.close()
+            raise OSError("read-only")
+        rename(store, reason)
+
+    def damaged_load(store: DelayedStore) -> None:
+        if failing("load"):
+            raise sqlite3.DatabaseError("damaged")
+        load(store)
+
+    monkeypatch.setattr(DelayedStore, "apply", damaged_apply)
+    monkeypatch.setattr(DelayedStore, "rename", failing_rename)
+    monkeypatch.setattr(DelayedStore, "_load", damaged_load)
+    with messages_in(runtime_directory, tmp_path) as messages:
+        wait_until(lambda: messages.status()["pending"] == 5)
+        assert messages.cancel(1).result(PATIENCE_S)
+        assert failures == []
+        assert messages.status()["pending"] == 0
