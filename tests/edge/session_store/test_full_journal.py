@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from edge.broker.session_admin import SessionAdmin
 from edge.mqtt import (
     ConnAck,
     Connect,
@@ -392,3 +393,39 @@ def test_a_client_too_long_for_the_journal_is_refused_and_costs_no_snapshot(vers
             assert not wire.is_open
         assert bench.broker.journal.snapshots == before
         bench.client("c", will=Will("t", bytes(JOURNAL_BYTES // 8 - 200)))
+
+
+def test_a_removal_without_room_in_the_journal_is_confirmed_by_the_next_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
+        bench, publisher = begun(lives)
+        assert bench.broker.journal.confirmation()()
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_writer, "write_snapshot", no_room)
+            flood(publisher)
+            assert SessionAdmin(bench.broker, bench.stats).remove("reader")
+            is_confirmed = bench.broker.journal.confirmation()
+            assert not is_confirmed()
+        bench.settle(2_000)
+        assert is_confirmed()
+        assert lives.restart().broker.sessions.get("reader") is None
+
+
+def test_a_removal_is_confirmed_when_a_start_without_room_has_its_first_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
+        begun(lives)
+        lives.kill()
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_writer, "write_snapshot", no_room)
+            with pytest.raises(OSError, match="No space left"):
+                lives.start()
+            bench = lives.bench
+            assert bench is not None
+            assert SessionAdmin(bench.broker, bench.stats).remove("reader")
+            is_confirmed = bench.broker.journal.confirmation()
+            assert not is_confirmed()
+        bench.settle(2_000)
+        assert is_confirmed()

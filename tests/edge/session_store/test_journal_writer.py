@@ -71,6 +71,26 @@ def test_a_snapshot_that_is_requested_while_another_is_written_follows_it() -> N
         bench.broker.stop()
 
 
+def test_a_record_that_does_not_fit_is_confirmed_by_the_snapshot_that_has_it() -> None:
+    finished: list[Callable[[], object]] = []
+    with (
+        memory_directory() as directory,
+        Bench(directory=directory) as bench,
+        Ring.create(directory / "sessions", capacity_bytes=1 << 16, epoch=1) as ring,
+    ):
+        bench.broker.call = finished.append
+        bench.broker.keep(JournalTarget(ring, ring.writer(), ((directory / "sessions.state", False),)))
+        journal = bench.broker.journal
+        for _ in range(2):
+            journal.will_done("c" * ring.capacity_bytes)
+            is_confirmed = journal.confirmation()
+            assert not is_confirmed()
+            wait_until(lambda: finished)
+            finished.pop()()
+            assert is_confirmed()
+        bench.broker.stop()
+
+
 def test_a_stop_writes_its_snapshot_after_the_one_that_is_being_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
