@@ -42,7 +42,7 @@ class AnyOrderSubscriber(OutsideSubscriber):
 
 def devices() -> list[Device]:
     """One for each kind of promise."""
-    kinds = (("a/1", 1), ("a/2", 2), ("b/1", 1), ("c/1", 1), ("c/2", 2), ("d/1", 1))
+    kinds = (("a/1", 1), ("a/2", 2), ("b/1", 1), ("c/1", 1), ("c/2", 2), ("d/1", 1), ("u/1", 1))
     found = [Device(PacedPublisher(it, WINDOW, qos), it, it[0] != "a") for it, qos in kinds]
     delayed = PacedPublisher(f"$delayed/{DELAY_S}/b/late", WINDOW)
     return [*found, Device(delayed, "b/late", logged=True)]

@@ -27,8 +27,10 @@ class MixedLedger:
                 self.wrong.append(f"{topic}: {text}: {missing[0]} to {missing[-1]}")
 
     def compare_rows(self, files: Path, wanted: Numbers, where: str) -> None:
-        """Read Parquet files, which must have the wanted messages and no record twice."""
-        rows = ds.dataset(files, format="parquet").to_table().to_pylist()
+        """Read Parquet files, which must have the wanted messages and no record of their topics twice."""
+        of_topics = ds.field("topic").isin(list(wanted))
+        paths = [str(path) for path in sorted(files.rglob("*.parquet"))] if files.is_dir() else [str(files)]
+        rows = ds.dataset(paths).to_table(filter=of_topics).to_pylist() if paths else []
         found: Numbers = {}
         for row in rows:
             found.setdefault(row["topic"], set()).add(number_of(row["payload"]))
