@@ -28,7 +28,7 @@ Restart=on-failure
 RestartSec=1
 {backoff}# The configuration, or a file of users or rules, is not valid
 RestartPreventExitStatus=78
-# A start syncs some files for each ring; a slow disk may take longer than the 90 s of systemd
+# A start syncs some files; a slow disk may take longer than the 90 s of systemd
 TimeoutStartSec=15min
 WatchdogSec=30
 LimitNOFILE=65536

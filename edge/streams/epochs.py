@@ -13,7 +13,9 @@ was one file, of JSON {"ring name": last epoch}, without a checksum. It is read,
 
 An epoch is at least one more than all that were given before this start, and no clock is read. (It was the
 Unix time in seconds up to version 1 of drained files.) With the first epoch after a start a new life of the
-installation begins (bridge/format/installation.py), which makes epochs unique in the lake.
+installation begins (bridge/format/installation.py), which makes epochs unique in the lake. The first write
+after a start has an epoch for each known ring name, used or not: after a reboot all rings are new, and on a
+slow disk a write for each of them takes seconds.
 
 A damaged file is renamed to NAME.bad and its copy is used. If both are damaged or missing, the numbers are
 rebuilt. Every epoch is then higher than all epochs that rings, logs and checkpoints contain, by a margin for
@@ -90,6 +92,7 @@ class Epochs:
         self._paths = (path, path.with_name(f"{path.name}.copy"))
         self._found_elsewhere, self._in_use, self._begin_life = found_elsewhere, in_use, begin_life
         self._begun = False  # True if begin_life was called
+        self._reserved: dict[str, int] = {}  # by ring name: epochs that are on the disk and not used yet
         self._least = 1  # the lowest epoch that may be given
         read_files = [self._read(path) for path in self._paths]
         whole = [epochs for epochs in read_files if epochs is not None]
@@ -112,17 +115,23 @@ class Epochs:
             self._rebuild()
         if not self._begun:
             self._least = max(self._least, max(self._last.values(), default=0) + 1, self._in_use() + 1)
+        reserved = self._reserved.pop(name, 0)
+        if reserved > above:
+            return reserved
         epoch = max(self._last.get(name, 0) + 1, above + 1, self._least)
         if epoch > EPOCH_MAX:
             raise EdgeError(
                 f"ring {name}: epoch {epoch} exceeds {EPOCH_MAX}",
                 hint="give this broker another state_dir and runtime_dir; the old ones stay as they are",
             )
+        reserving = {} if self._begun else dict.fromkeys(self._last.keys() - {name}, self._least)
         if not self._begun:
             self._begin_life(self._least)
             self._begun = True
+        self._last.update(reserving)
         self._last[name] = epoch
         self._write()
+        self._reserved = reserving or self._reserved
         return epoch
 
     def _rebuild(self) -> None:

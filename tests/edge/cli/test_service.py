@@ -81,7 +81,7 @@ def test_an_ipv6_address_is_in_brackets() -> None:
 
 
 def test_a_start_on_a_slow_disk_is_not_ended_after_90_s(calls: Path, tmp_path: Path) -> None:
-    """The default of systemd. With 2 s for each operation of the disk, six new rings take 150 s."""
+    """The default of systemd. With 2 s for each operation of the disk, a start takes 108 s."""
     assert main(["service", "install", "--user"]) == 0
     assert "Type=notify\n" in (text := units(tmp_path)["brim.service"])
     assert "\nTimeoutStartSec=15min\n" in text

@@ -76,7 +76,7 @@ def test_of_two_files_that_differ_the_higher_epochs_count(tmp_path):
     (tmp_path / "epochs").write_bytes(pack_epochs({"a": 8, "b": 3}))
     (tmp_path / "epochs.copy").write_bytes(pack_epochs({"a": 7, "c": 9}))
     assert Epochs(tmp_path / "epochs").next("c") == 10
-    assert unpack_epochs((tmp_path / "epochs").read_bytes()) == {"a": 8, "b": 3, "c": 10}
+    assert unpack_epochs((tmp_path / "epochs").read_bytes()) == {"a": 10, "b": 10, "c": 10}
 
 
 @pytest.mark.parametrize(
@@ -151,3 +151,30 @@ def test_an_epoch_is_found_wherever_it_has_left_a_trace(tmp_path, runtime_direct
     (tmp_path / "epochs.bad").touch()
     os.utime(tmp_path / "epochs.bad", (epoch + 9, epoch + 9))  # a clock that was wrong
     assert highest_trace(config, []) == epoch
+
+
+class CountedFiles(OsFiles):
+    """Counts the files that get a name."""
+
+    renamed = 0
+
+    def rename(self, old: str, new: str) -> None:
+        self.renamed += 1
+        super().rename(old, new)
+
+
+def test_all_known_rings_get_their_epochs_by_the_first_write_after_a_start(tmp_path):
+    path, names = tmp_path / "epochs", ("a", "b", "c", "d")
+    first = Epochs(path)
+    before = {name: first.next(name) for name in names}
+    files = CountedFiles()
+    epochs = Epochs(path, files=files)
+    given = {name: epochs.next(name) for name in names}
+    assert files.renamed == 2  # the file and its copy
+    assert min(given.values()) > max(before.values())
+    assert unpack_epochs(path.read_bytes()) == given
+    assert epochs.next("b") > given["b"]  # a ring may begin twice in a life of the broker
+    again = Epochs(path)
+    assert again.next("a") > max(given.values())
+    assert again.next("c", above=100) == 101
+    assert unpack_epochs(path.read_bytes())["c"] == 101
