@@ -6,6 +6,7 @@ is limited. The other forms are streams of any length.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -63,7 +64,7 @@ def writer_of(form: str, path: Path | None, *, grows: bool) -> Iterator[RowWrite
         yield _WRITERS[form](sys.stdout.buffer)
         sys.stdout.buffer.flush()
         return
-    if grows or (path.exists() and not path.is_file()):
+    if grows or not _is_replaceable(path):
         with path.open("wb") as file:
             yield _WRITERS[form](file)
         return
@@ -71,14 +72,23 @@ def writer_of(form: str, path: Path | None, *, grows: bool) -> Iterator[RowWrite
         yield _WRITERS[form](file)
 
 
+def _is_replaceable(path: Path) -> bool:
+    """False for a device, a pipe, an open file such as /dev/stdout, and a file in a fixed place."""
+    directory, target = path.parent.resolve(), path.resolve()
+    if directory == Path("/dev") or directory.is_relative_to("/proc"):
+        return False
+    is_fixed = os.path.ismount(target) or not os.access(target.parent, os.W_OK)
+    return not path.exists() or (path.is_file() and not is_fixed)
+
+
 @contextmanager
 def _replaced(path: Path) -> Iterator[IO[bytes]]:
     """A file that replaces `path` at the end. After an error `path` is as before."""
     target = path.resolve()  # a link stays
-    partial = target.with_name(f"{target.name}.partial")
+    partial = target.with_name(f"{target.name}.{os.urandom(8).hex()}.partial")
     _partial.add(partial)
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             yield file
         with suppress(FileNotFoundError):
             shutil.copymode(target, partial)

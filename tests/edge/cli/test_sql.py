@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -201,6 +202,24 @@ def test_a_query_that_fails_leaves_the_file_of_an_earlier_result_only(part, tmp_
     assert file.read_bytes() == written
     assert sql(*part, "-o", tmp_path / "new.csv", mistake).returncode == 2
     assert [path.name for path in tmp_path.iterdir() if ".csv" in path.name.lower()] == ["rows.CSV"]
+
+
+def test_two_results_for_one_file_and_a_file_with_a_similar_name_do_not_disturb_each_other(part, tmp_path):
+    file, similar = tmp_path / "rows.csv", tmp_path / "rows.csv.partial"
+    similar.write_text("mine")
+    query = "SELECT topic FROM records, range(200000)"
+    with ThreadPoolExecutor(2) as both:
+        statuses = [both.submit(sql, *part, "-o", file, query) for _ in range(2)]
+        assert [status.result().returncode for status in statuses] == [0, 0]
+    assert similar.read_text() == "mine"
+    assert file.read_bytes() == sql(*part, "--format", "csv", query).stdout
+
+
+def test_a_file_that_is_standard_output_is_not_replaced(part, tmp_path):
+    line = [sys.executable, "-m", "edge", "sql", *map(str, part), "--format", "csv", "-o", "/dev/stdout"]
+    with (tmp_path / "rows.csv").open("wb+") as output:
+        subprocess.run([*line, TOPICS], stdout=output, cwd=ROOT, timeout=TIMEOUT_S, check=True)
+        assert output.read() == sql(*part, "--format", "csv", TOPICS).stdout
 
 
 def test_a_table_shows_the_time_between_two_records(part):
