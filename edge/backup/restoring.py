@@ -18,6 +18,7 @@ from edge.backup.manifest import MANIFEST_NAME, BackupFile, Manifest
 from edge.config.directory_lock import LOCK_NAME, RESTORING_NAME
 from edge.errors import EdgeError
 from persistence.files import OsFiles
+from ringbuf.ring import cursor_file
 
 
 def verify_backup(directory: Path, manifest: Manifest, advance: Advance = lambda _: None) -> list[str]:
@@ -65,8 +66,14 @@ def check_empty(files: BrokerFiles) -> None:
 
 def leave_earlier_installation(files: BrokerFiles) -> None:
     """Remove the installation's id from a runtime directory without records: it would refuse the start."""
-    if all(path.name in {INSTALLATION, LOCK_NAME} for path in files.runtime_dir.glob("*")):
+    if not any(map(_may_have_records, files.runtime_dir.glob("*"))):
         (files.runtime_dir / INSTALLATION).unlink(missing_ok=True)
+
+
+def _may_have_records(path: Path) -> bool:
+    """False for files that a broker leaves there, also if it is killed and its rings are moved away."""
+    is_known = path.name in {INSTALLATION, LOCK_NAME} or path == cursor_file(path.with_suffix(""))
+    return not is_known and path.lstat().st_size > 0  # sockets have no bytes
 
 
 def _content(directory: Path) -> Iterator[Path]:

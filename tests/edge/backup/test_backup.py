@@ -333,6 +333,24 @@ def test_a_backup_is_restored_where_another_installation_ran_and_left_no_records
     assert scene.broker.stop()
 
 
+def test_a_backup_is_restored_where_a_broker_was_killed_and_its_rings_were_moved_away(scene: Scene) -> None:
+    scene.publish(1)
+    assert scene.brim("backup", scene.backup)[0] == 0
+    scene.broker.kill()
+    scene.lose_everything()
+    scene.broker.start()  # another installation
+    scene.publish(1)
+    scene.broker.kill()
+    shutil.rmtree(scene.directory / "state")
+    assert scene.brim("restore", scene.backup)[0] == 2
+    for ring in scene.runtime_dir.glob("*.ring"):
+        ring.unlink()
+    assert {"control.sock", "plant-0.cursors"} <= {path.name for path in scene.runtime_dir.iterdir()}
+    assert scene.brim("restore", scene.backup)[0] == 0
+    scene.broker.start()
+    assert scene.broker.stop()
+
+
 def test_a_restored_broker_begins_epochs_that_were_never_used(scene: Scene) -> None:
     scene.publish(1)
     assert scene.brim("backup", scene.backup)[0] == 0
