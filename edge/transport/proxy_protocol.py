@@ -25,6 +25,7 @@ AF_UNSPEC, AF_INET, AF_INET6, AF_UNIX = 0, 1, 2, 3
 ADDRESS_BYTES = {AF_UNSPEC: 0, AF_INET: 12, AF_INET6: 36, AF_UNIX: 216}
 TLV_CRC32C, TLV_SSL, TLV_SSL_CN = 0x03, 0x20, 0x22
 CRC_BYTES = 4
+MAPPED = bytes(10) + b"\xff\xff"  # of an IPv6 address: an IPv4 address follows
 SSL_CLIENT_CERTIFICATE = 0x02 | 0x04  # shown on this connection, or on an earlier one of its session
 SSL_HEAD = struct.Struct(">BI")
 
@@ -60,6 +61,8 @@ def source_in(header: bytes) -> ProxiedAddress:
         return ProxiedAddress(certificate=certificate)
     if family == AF_INET:
         return ProxiedAddress(socket.AF_INET, at[:4], int.from_bytes(at[8:10]), certificate)
+    if family == AF_INET6 and at.startswith(MAPPED):  # as a proxy for both families may write it
+        return ProxiedAddress(socket.AF_INET, at[12:16], int.from_bytes(at[32:34]), certificate)
     if family == AF_INET6:
         return ProxiedAddress(socket.AF_INET6, at[:16], int.from_bytes(at[32:34]), certificate)
     return ProxiedAddress(socket.AF_UNIX, certificate=certificate)

@@ -23,6 +23,7 @@ from tests.support.waiting import wait_until
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 V4 = bytes([192, 0, 2, 7, 127, 0, 0, 1]) + struct.pack(">HH", 4711, 1883)
 V6 = ipaddress.ip_address("2001:db8::7").packed + bytes(16) + struct.pack(">HH", 4711, 1883)
+MAPPED = ipaddress.ip_address("::ffff:192.0.2.7").packed + V6[16:]
 UNIX = b"/run/proxy".ljust(108, b"\0") * 2
 
 
@@ -51,6 +52,7 @@ def with_checksum(wrong: int = 0) -> bytes:
     [
         (header(0x21, 0x11, V4), ProxiedAddress(socket.AF_INET, bytes([192, 0, 2, 7]), 4711)),
         (header(0x21, 0x21, V6), ProxiedAddress(socket.AF_INET6, V6[:16], 4711)),
+        (header(0x21, 0x21, MAPPED), ProxiedAddress(socket.AF_INET, V4[:4], 4711)),
         (header(0x21, 0x31, UNIX), ProxiedAddress(socket.AF_UNIX)),
         (header(0x21, 0x00, b""), ProxiedAddress()),  # the proxy does not know either
         (header(0x20, 0x00, b""), ProxiedAddress()),  # LOCAL: the proxy itself
