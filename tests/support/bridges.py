@@ -139,6 +139,19 @@ def run_dry(made: SteppedDrain) -> None:
     raise AssertionError(f"still waiting after 10,000 steps: {LagMeter(made).lags()}")
 
 
+def drain_next_to_backlog(made: Ring, drained: SteppedDrain) -> None:
+    """Publish 200 records, then 20; drain at least one of the 20 next to a backlog of the 200.
+
+    The ring has 5 drained records, files have 4 KiB, live records do not wait.
+    """
+    publish(made, 200)
+    while not drained.checkpoint.cursors["default", 0].ahead:
+        drained.step()
+    publish(made, 20)
+    while drained.checkpoint.cursors["default", 0].live_offset <= 205:
+        drained.step()
+
+
 class FailingSink:
     """A directory that fails when told to: before anything is stored, or after, as when an answer is lost."""
 

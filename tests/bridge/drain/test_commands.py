@@ -15,7 +15,7 @@ from bridge.format.write_intent import WriteIntent
 from bridge.rangeset import union
 from bridge.source.partition_source import RingName
 from tests.support import bridges
-from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry
+from tests.support.bridges import EPOCH, FailingSink, drain, drain_next_to_backlog, publish, ring, run_dry
 from tests.support.drained_files import footers, offsets_drained
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -100,12 +100,7 @@ def test_the_number_of_skipped_records_has_none_that_is_drained_already(
         publish(other, 5)
         with drain(chosen) as drained:
             run_dry(drained)
-            publish(made, 200)
-            while not drained.checkpoint.cursors["default", 0].ahead:
-                drained.step()
-            publish(made, 20)
-            while max(offsets_drained(tmp_path / "lake")["default", 0, EPOCH]) < 205:
-                drained.step()
+            drain_next_to_backlog(made, drained)
             reached = drained.cursor_of(RingName("default", 0))
             assert reached is not None
             covered = {offset for start, stop in reached.ahead for offset in range(start, stop)}

@@ -13,7 +13,16 @@ from bridge.format.file_parser import parse
 from bridge.source.partition_source import PartitionSource
 from ringbuf import FLAG_UNCHECKED
 from ringbuf.record import RecordHeader
-from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry, settings
+from tests.support.bridges import (
+    EPOCH,
+    FailingSink,
+    drain,
+    drain_next_to_backlog,
+    publish,
+    ring,
+    run_dry,
+    settings,
+)
 from tests.support.drained_files import footers, offsets_drained
 from tests.support.waiting import wait_until
 
@@ -427,12 +436,7 @@ def test_what_waits_beside_newer_records_still_waits_when_the_checkpoint_is(
         with drain(chosen) as drained:
             run_dry(drained)
             backup = chosen.checkpoint_path.read_bytes()
-            publish(made, 200)
-            while not drained.checkpoint.cursors["default", 0].ahead:
-                drained.step()
-            publish(made, 20)
-            while max(offsets_drained(tmp_path / "lake")["default", 0, EPOCH]) < 205:
-                drained.step()
+            drain_next_to_backlog(made, drained)
             assert drained.checkpoint.cursors["default", 0].next_offset < 205
         if what == "lost":
             chosen.checkpoint_path.unlink()
