@@ -186,13 +186,16 @@ void mq_accept_some(mq_loop *loop, int number, bool refuses)
     }
 }
 
+/* The wait for a place ends with a poll that begins after it: it finds clients that left meanwhile, also if
+ * the process was stopped or busy for longer. */
 void mq_accept_again(mq_loop *loop)
 {
     for (int i = 0; i < MQ_LISTENERS_MAX; i++) {
         if (loop->rest_until_ms[i] == 0 || loop->listeners[i] < 0)
             continue;
-        bool is_over = loop->engine->now_ms >= loop->rest_until_ms[i];
-        bool has_place = loop->waits_for_place[i] && !listener_full(loop->engine, i);
+        bool waits = loop->waits_for_place[i];
+        bool is_over = (waits ? loop->polled_ms : loop->engine->now_ms) >= loop->rest_until_ms[i];
+        bool has_place = waits && !listener_full(loop->engine, i);
         if (!is_over && !has_place)
             continue;
         loop->rest_until_ms[i] = 0;
@@ -201,7 +204,7 @@ void mq_accept_again(mq_loop *loop)
             pause_accepting(loop, i, REST_MS, false);
             continue;
         }
-        if (loop->waits_for_place[i])
+        if (waits)
             mq_accept_some(loop, i, is_over);
     }
 }

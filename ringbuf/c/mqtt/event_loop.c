@@ -508,6 +508,8 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
             serve(loop, &events[i]);
         if (loop->pending.count > 0)
             serve_pending(loop);
+        if (mq_events_waiting(engine) == 0)
+            loop->polled_ms = began_ms;
         if (count >= 0)
             mq_input_was_read(engine, began_ms, count < BATCH);
     }

@@ -16,6 +16,7 @@ struct mq_loop {
     int listeners[MQ_LISTENERS_MAX];          /* -1: none */
     uint64_t rest_until_ms[MQ_LISTENERS_MAX]; /* 0: accepting */
     bool waits_for_place[MQ_LISTENERS_MAX];   /* paused because it is full */
+    uint64_t polled_ms; /* begin of the last poll whose events were served, in Python too */
     bool called;
     mq_line read_paused; /* connections removed from epoll's readable events */
     uint32_t unread; /* number of them that only the broker can resume */

@@ -1,10 +1,12 @@
 """The broker on a real port: sockets, the loop, its thread, and what a socket can do to it."""
 
+import itertools
 import logging
 import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -168,6 +170,29 @@ def test_a_client_gets_the_place_of_one_that_has_just_left(words: tuple[Disconne
         assert there.stats.closed()["limit"] == 0
         for client in clients:
             client.close()
+
+
+@pytest.mark.parametrize("words", [(), (Disconnect(),)], ids=["lost", "disconnected"])
+def test_a_place_that_was_left_while_the_broker_read_nothing_goes_to_the_client_that_waits(
+    words: tuple[Disconnect, ...],
+) -> None:
+    """The 50 ms of the wait end on a broker that is busy."""
+    with served(engine=EngineLimits(connections_max=1)) as there, there.client("c") as client:
+
+        def leave(refused: int) -> bool:  # On the thread of the broker, which reads no socket meanwhile.
+            if there.stats.closed()["limit"] > refused:  # the test itself came too late
+                return False
+            client.send(*words)
+            client.close()
+            time.sleep(0.06)
+            return True
+
+        for refused in itertools.count():
+            with RawClient(there.port) as waiting:
+                waiting.send(Connect("waits"))
+                if there.ask(partial(leave, refused)):
+                    assert isinstance(waiting.packet(), ConnAck)
+                    break
 
 
 def test_refused_connections_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
