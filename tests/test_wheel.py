@@ -16,6 +16,7 @@ from tests.support.children import Child
 from tests.support.hatch import hatch
 from tests.support.project import PACKAGES, ROOT
 
+pytestmark = pytest.mark.timeout(400)  # the wheel is made by compiling the core
 BASE_PACKAGES_MAX = 13  # installed with Brim, without an extra: 14 with Brim
 COMMANDS = {"brim", "cffi-gen-src", "markdown-it", "pygmentize", "websockets"}  # on PATH after an install
 BRIM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from brim._command import main; sys.exit(main())"

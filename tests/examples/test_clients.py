@@ -16,8 +16,10 @@ from tests.support.consumer_vectors import VECTORS, vectors
 from tests.support.project import ROOT
 
 CLIENTS = ROOT / "examples" / "clients"
-PATIENCE_S = 600  # the first build of a Go program compiles the standard library
+PATIENCE_S = 500  # the first build of a Go program compiles the standard library
 GO = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
+
+pytestmark = pytest.mark.timeout(PATIENCE_S)
 
 
 def run(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

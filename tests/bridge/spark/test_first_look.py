@@ -29,7 +29,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 @pytest.mark.java
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_the_example_reads_asks_and_draws(spark: Any, lake: Path, tmp_path: Path, capsys: Said) -> None:
     pytest.importorskip("matplotlib", reason="pip install matplotlib")
     from examples import first_look
@@ -53,7 +53,7 @@ def test_what_cannot_be_read_is_said_in_one_line_before_spark_starts(tmp_path: P
 
 
 @pytest.mark.java
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_a_field_that_no_payload_has_is_named(spark: Any, lake: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pip install matplotlib")
     from examples import first_look
@@ -95,7 +95,7 @@ def test_a_mistake_in_a_source_is_said_in_one_line_before_spark_starts(
 
 
 @pytest.mark.java
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_a_mistake_that_spark_finds_is_said_in_one_line(
     spark: Any, lake: Path, tmp_path: Path, capsys: Said
 ) -> None:
@@ -126,7 +126,7 @@ def test_every_job_is_a_verb_and_explains_itself() -> None:
 
 @pytest.mark.campaign  # it starts a Java of its own
 @pytest.mark.java
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_spark_submit_runs_a_job_where_it_is_told_to(lake: Path) -> None:
     command = [
         sys.executable,
@@ -158,7 +158,7 @@ def test_spark_submit_runs_a_job_where_it_is_told_to(lake: Path) -> None:
 
 
 @pytest.mark.java
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_the_tutorial_for_data_engineers_runs_as_it_stands(spark: Any, tmp_path: Path, capsys: Said) -> None:
     from examples import sample_lake
 

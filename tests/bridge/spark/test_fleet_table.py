@@ -21,7 +21,7 @@ from tests.support.fleet_scenarios import SCENARIOS
 from tests.support.fleet_table import FleetTable
 from tests.support.s3_server import s3_server
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 Run = Callable[[str, Lake, str], None]
 

@@ -30,7 +30,7 @@ from tests.support.drained_files import drained_file_of, store
 from tests.support.lake_ledger import table_at
 from tests.support.project import ROOT
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 Said = pytest.CaptureFixture[str]
 

@@ -23,7 +23,7 @@ from bridge.spark.jobs import bronze, kafka
 from ringbuf.record import RecordHeader
 from tests.support.drained_files import EPOCH, T0_NS, drained_file_of, record, store
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 Form = Callable[[Any], Any]
 

@@ -18,7 +18,7 @@ from bridge.spark.lake import lake
 from bridge.spark.options import SQL_VIEW
 from tests.support.drained_files import EPOCH, drained_file_of, store, store_parquet
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 DAY_NS = 86_400 * 10**9
 CREATED_NS = 1_700_000_123_456_789_000

@@ -20,7 +20,7 @@ from bridge.spark.jobs import bronze, compact, live, windows
 from bridge.spark.table_layout import write_files
 from tests.support.drained_files import T0_NS, drained_file_of, store
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 Said = pytest.CaptureFixture[str]
 

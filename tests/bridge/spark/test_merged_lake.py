@@ -22,7 +22,7 @@ from bridge.spark.jobs import gaps
 from bridge.spark.lake import lake
 from tests.support.mergeable_lakes import drained_files, make_lake, merger, stores
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 NEVER_S = 10**6
 # Records in drained_files(), by partition and epoch; 20 more are there twice.

@@ -31,7 +31,7 @@ from bridge.spark.tables import TableFormat, log_of, read_table
 from tests.support.drained_files import T0_NS, drained_file_of, store
 from tests.support.open_tables import delta_of, iceberg_of, rows_of
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 Said = pytest.CaptureFixture[str]
 FORMS = ("delta", "iceberg")

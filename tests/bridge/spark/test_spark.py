@@ -13,7 +13,7 @@ from ringbuf import FLAG_RETAIN
 from tests.support import bridges
 from tests.support.drained_files import EPOCH, drained_file_of, store
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 
 def load(spark: Any, lake: Path, schema: str = "", **options: object) -> Any:

@@ -24,7 +24,7 @@ from tests.support.cut_line import CutLine
 from tests.support.drained_files import drained_file_of, store
 from tests.support.s3_server import make_bucket, s3_server
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 Said = pytest.CaptureFixture[str]
 

@@ -31,7 +31,7 @@ from tests.support.drained_files import T0_NS, drained_file_of, store
 from tests.support.examples import examples
 from tests.support.open_tables import rows_of
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 Said = pytest.CaptureFixture[str]
 FORMS = ("delta", "iceberg")

@@ -16,7 +16,7 @@ from bridge.sinks.registry import open_file_sink
 from bridge.spark.lake import lake
 from tests.support.drained_files import drained_file_of
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 FIELDS = """
 [[payload]]
