@@ -8,17 +8,17 @@ import pytest
 from edge.engine.engine import counters_of
 from edge.mqtt import PingReq, PingResp, Publish
 from tests.support.mqtt_bench import Bench
-from tests.support.mqtt_transports import KINDS, transports
+from tests.support.mqtt_transports import KINDS, TLS_KINDS, transports
 from tests.support.vector_files import VECTORS, scenarios
 from tests.support.vector_lines import ENGINE, bench_lines, stream_dial
 from tests.support.vector_run import Line, run
 
 FILES = sorted(path.name for path in VECTORS.glob("*.txt"))
-LAYERED = ("mtls", "wss", "proxy-tls", "proxy-wss")  # of layers that other kinds run with every vector
 PARTS = [
-    *(pytest.param(kind, slice(None), id=kind) for kind in KINDS if kind not in LAYERED),
-    *(pytest.param(kind, slice(part, None, len(LAYERED)), id=kind) for part, kind in enumerate(LAYERED)),
-    *(pytest.param(kind, slice(None), id=f"{kind}-all", marks=pytest.mark.campaign) for kind in LAYERED),
+    *(pytest.param(kind, slice(None), id=kind) for kind in KINDS if kind not in TLS_KINDS),
+    # Each handshake takes long: these kinds run every vector together, not each of them.
+    *(pytest.param(kind, slice(part, None, len(TLS_KINDS)), id=kind) for part, kind in enumerate(TLS_KINDS)),
+    *(pytest.param(kind, slice(None), id=f"{kind}-all", marks=pytest.mark.campaign) for kind in TLS_KINDS),
 ]
 
 

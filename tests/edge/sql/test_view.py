@@ -76,8 +76,9 @@ def test_columns_have_the_values_of_the_payload_decoder(tmp_path_factory, record
     keep(directory, "a-0", [Kept(topic, payload) for topic, payload in records])
     topics, data = pa.array([it for it, _ in records]), pa.array([it for _, it in records], pa.binary())
     expected = typed_columns(Payloads.read(schema), topics, data, COLUMNS)
+    rows = rows_of(directory, schema)
     for name in COLUMNS:
-        assert [row[name] for row in rows_of(directory, schema)] == expected[name].to_pylist(), name
+        assert [row[name] for row in rows] == expected[name].to_pylist(), name
 
 
 def test_a_field_with_the_name_of_a_record_column_is_refused(tmp_path):
