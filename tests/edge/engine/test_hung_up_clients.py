@@ -21,6 +21,8 @@ MISTAKES = (
     ("mqtt/accept", "            pause_accepting(loop, i, REST_MS, false);\n", ""),
 )
 
+pytestmark = pytest.mark.timeout(400)  # the first test compiles the engine
+
 
 def outcome(directory: Path, planted: dict[str, list[tuple[str, str]]] | None = None) -> str:
     program = compiled(directory, MAIN, "-O1", link_flags=WRAPPED, sources=LOOP, planted=planted)
