@@ -37,7 +37,7 @@ def test_a_restore_without_room_is_incomplete_and_names_the_remedy(scene: Scene,
         assert status == 2
         assert f" to {state}/log/" in error
         assert "No space left on device" in error
-        assert "remove them" in error
+        assert "remove what is restored: rm -r" in error
         assert "its restore was interrupted" in scene.brim("run", "--state-dir", state)[2]
         shutil.rmtree(state)
     assert scene.brim("restore", scene.backup)[0] == 0
