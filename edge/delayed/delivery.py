@@ -24,6 +24,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -53,6 +54,7 @@ from ringbuf.errors import OffsetGone, RingError
 log = logging.getLogger(__name__)
 
 BATCH_MAX = 1_024  # records taken, and messages published, in one transaction
+HELD_PARTS = 8  # of a ring, of which one may be held after all of it is stored
 BATCH_MAX_BYTES = 4 << 20  # of payloads published in one transaction
 RETRY_NS = 1_000_000_000  # after a stream has refused a message
 RETRY_S = 1.0  # after a failed transaction
@@ -111,6 +113,10 @@ class DelayedMessages:
         self.totals: Counter[str] = Counter()
         self._ring, self._reader = partition.ring, partition.reader
         self._wakeup_reader = partition.ring.reader(name="delayed wakeup", local=True)
+        self._chunk_holder = partition.ring.reader(
+            name="delayed chunk", start="oldest", blocks_writer=True, local=True
+        )
+        self._held_chunk = -1  # begin of the chunk that it holds
         self._earlier_end = partition.earlier_end
         self._store, self._publisher, self._limits = store, publisher, limits
         self._reported: TenantUse = Counter()  # what the engine knows of the store
@@ -148,6 +154,7 @@ class DelayedMessages:
             self._thread.join()
         self._wakeup.close()
         self._wakeup_reader.close()
+        self._chunk_holder.close()
         self._store.close()
         if self._transaction is not None:
             for answer, _ in self._transaction.answers:
@@ -243,6 +250,30 @@ class DelayedMessages:
                 log.error("delayed messages lost in the ring %s", pairs(records=error.nearest - offset))
         elif self._store.is_interrupted:
             self._store.report_dropped(1)
+        self._hold_chunk()
+
+    def _hold_chunk(self) -> None:
+        """Hold the chunk of the ring in which the first record that is not stored begins.
+
+        A start finds an offset by the first record of its chunk. In a full ring the writer would have
+        overwritten that record, and the others of the chunk would be lost.
+        """
+        end, cursor, holder = self._reader.offset, self._reader.cursor, self._chunk_holder
+        chunk = cursor - cursor % self._ring.chunk_bytes
+        if chunk == self._held_chunk:
+            return
+        with closing(self._ring.reader(with_slot=False)) as looking:
+            back = 1
+            with suppress(OffsetGone):  # it stands at the nearest one then
+                looking.seek(end)
+                while looking.cursor > chunk and looking.offset > holder.offset:
+                    looking.seek(max(end - back, holder.offset))
+                    back *= 2
+            if looking.cursor <= chunk:
+                holder.seek(looking.offset)
+                self._held_chunk = chunk
+        if cursor - holder.cursor > self._ring.capacity_bytes // HELD_PARTS:
+            holder.seek(end)  # large messages need the room
 
     def _earlier_use(self) -> TenantUse:
         """Use of tenants by records of the ring from before this start, which the engine has not counted."""
@@ -298,7 +329,10 @@ class DelayedMessages:
         self.failure = self._limits.lack_of_room()
         self._report_use(taken)
         if transaction.batch is not None:
-            transaction.batch.release()
+            try:
+                self._hold_chunk()
+            finally:  # a held batch would stop publishers
+                transaction.batch.release()
             self._publisher.stored(transaction.ring_cursor[1])
         for answer, is_removed in transaction.answers:
             answer.set_result(is_removed)

@@ -46,7 +46,8 @@ class CopiedRing:
     def __init__(self, ring: Ring, *, blocks_writer: bool) -> None:
         self.ring = ring
         self.blocks_writer = blocks_writer
-        self.name, self.epoch, self.capacity_bytes = ring.name, ring.epoch, ring.capacity_bytes
+        self.name, self.epoch = ring.name, ring.epoch
+        self.capacity_bytes, self.chunk_bytes = ring.capacity_bytes, ring.chunk_bytes
         self.lost = 0  # records that the log will never have
 
     @property

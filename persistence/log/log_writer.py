@@ -518,5 +518,4 @@ def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
 
 def _chunk(ring: Ring, position: int) -> int:
     """Begin of the chunk of the ring's index that has `position`."""
-    chunk_bytes = max(ring.capacity_bytes // lib.RB_INDEX_ENTRIES, lib.RB_CHUNK_MIN_BYTES)
-    return int(position - position % chunk_bytes)
+    return position - position % ring.chunk_bytes

@@ -5,7 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from edge.mqtt import (
     ConnAck,
@@ -20,8 +24,10 @@ from edge.mqtt import (
     Will,
 )
 from tests.support.brim_process import BrimProcess
-from tests.support.delayed_broker import brim, broker_of, listed, reason_of
+from tests.support.delayed_broker import SETTINGS, brim, broker_of, listed, reason_of
 from tests.support.mqtt_socket import RawClient, SocketClient
+from tests.support.outside_client import pump
+from tests.support.outside_publisher import OutsidePublisher
 from tests.support.paho_client import Paho
 from tests.support.small_disk import fill, small_disk
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -256,3 +262,45 @@ def test_a_payload_as_large_as_a_packet_may_be_is_delayed(runtime_directory: Pat
             client.publish("$delayed/1/t", body)
         assert [client.next()[1] == body for _ in range(3)] == [True] * 3
         client.stop()
+
+
+SMALL_RING = '[[stream]]\nname = "small"\ntopics = ["small/#"]\nring_bytes = "64 KiB"\n'
+
+
+@pytest.mark.parametrize("stored", [0, 1, 40, 65, 700])
+def test_a_full_ring_keeps_its_messages_over_kill_9(
+    stored: int, runtime_directory: Path, tmp_path: Path
+) -> None:
+    """The disk of the store stalls in the middle of a chunk of the ring, which fills then."""
+    broker = BrimProcess(
+        runtime_directory,
+        tmp_path,
+        f"{SMALL_RING}{SETTINGS.format('interval', '')}",
+        bridge=False,
+        module="tests.support.full_store_broker",
+    )
+    stall = tmp_path / "stall"
+    publisher = OutsidePublisher("$delayed/600/t", window=16)
+    try:
+        broker.start(STALL=str(stall))
+        publisher.connect(broker.port)
+        pump([publisher], lambda: len(publisher.acked) >= stored)
+        wait_until(lambda: report_of(broker)["pending"] >= len(publisher.acked))
+        stall.touch()
+        deadline = time.monotonic() + 3
+        pump([publisher], lambda: time.monotonic() > deadline)
+        acknowledged = len(publisher.acked)
+        assert report_of(broker)["pending"] < acknowledged - 150
+        broker.kill()
+        stall.unlink()
+        broker.start()
+        wait_until(lambda: report_of(broker)["pending"] >= acknowledged)
+        assert report_of(broker)["lost"] == 0
+    finally:
+        publisher.close()
+        broker.kill()
+
+
+def report_of(broker: BrimProcess) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(brim(broker, "status", "--json").stdout)["delayed"]
+    return report
