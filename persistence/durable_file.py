@@ -36,6 +36,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from persistence.files import IOV_MAX, Buffer, Files
@@ -100,11 +101,10 @@ def lacks_inodes(path: object) -> bool:
     """
     if not isinstance(path, str | os.PathLike):
         return False
-    while not os.path.exists(path):
-        path = os.path.dirname(path) or "."
+    place = Path(path)
     try:
-        disk = os.statvfs(path)
-    except OSError:
+        disk = os.statvfs(next(one for one in (place, *place.parents) if os.path.exists(one)))
+    except (OSError, StopIteration):  # the user may not look into the working directory
         return False
     return disk.f_files > 0 and disk.f_favail == 0  # some file systems have no limit: 0 files
 

@@ -180,7 +180,7 @@ class LogWriter:
             self.log.append(ring_id, ahead, joined.c, self._clock_ns())
         ring.rings(self._commit.wakeup, joined.c.index)
         ring.followed_by(reader)
-        reader.release(_chunk(ring, position))
+        reader.release(position - position % ring.chunk_bytes)
         if not self.log.carries:  # otherwise the next segment publishes it, which begins with these records
             ring.durable(position)  # the log has earlier records, or the ring lost them
         elif ring.extremes().durable_position > position:  # a damaged word
@@ -480,7 +480,7 @@ def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
 
     It reads from the ring's oldest record on and does not seek.  A ring finds offsets by the first record of
     each chunk, so the last records in a full ring cannot be found once that first record was overwritten.
-    For the same reason _chunk() is held completely.
+    For the same reason the chunk of the next record is held completely.
     """
     end = log_.ends().get(ring.name)
     reader = ring.reader(name="log", start="oldest", blocks_writer=True, local=True, for_log=True)
@@ -514,8 +514,3 @@ def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
         news = [part for part in ranges if part.offset + part.count > end.end_offset]
         ahead = [from_offset(part, end.end_offset) for part in news]
     return reader, ahead
-
-
-def _chunk(ring: Ring, position: int) -> int:
-    """Begin of the chunk of the ring's index that has `position`."""
-    return position - position % ring.chunk_bytes
