@@ -29,7 +29,7 @@ from subprocess import DEVNULL, PIPE
 from tempfile import TemporaryDirectory
 from typing import Self
 
-from tests.campaigns.running import Campaign, Outcome
+from tests.campaigns.running import Campaign, Outcome, broken_by
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
 from tests.support.directories import memory_directory
@@ -311,17 +311,12 @@ def run_seed(seed: int, events: Sequence[str] = ()) -> Outcome:
     """One history, of random events if `events` is empty."""
     random = Random(seed)
     events = events or random.choices(EVENTS, k=random.randint(*STEPS))
-    wrong: list[str] = []
     with (
         memory_directory() as memory,
         TemporaryDirectory() as disk,
         Mixed(memory, Path(disk), seed, events) as mixed,
     ):
-        try:
-            mixed.run()
-        except (AssertionError, OSError) as error:  # Lost is one
-            wrong.append(f"seed {seed}: {type(error).__name__} {error}")
-        wrong += [f"seed {seed}: {text}" for text in mixed.ledger.wrong]
+        wrong = broken_by(mixed.run, seed, mixed.ledger.wrong)
     return mixed.ledger.counts + Counter(histories=1), wrong
 
 

@@ -76,6 +76,16 @@ def run(campaign: Campaign, work: Work) -> int:
     return 1 if wrong else 130 if interrupted else 0
 
 
+def broken_by(run: Callable[[], object], seed: int, wrong: list[str]) -> list[str]:
+    """Run a history that adds to `wrong`. Return these lines with its seed, the error that ended it first."""
+    ended = []
+    try:
+        run()
+    except (AssertionError, OSError) as error:  # Lost is one
+        ended.append(f"{type(error).__name__} {error}")
+    return [f"seed {seed}: {text}" for text in (*ended, *wrong)]
+
+
 def _seeds(first: int, work: Work, total: Counter[str], unit: str) -> Iterator[int]:
     """One after the other, as long as there is work and time."""
     until = time.monotonic() + work.seconds

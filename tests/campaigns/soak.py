@@ -39,7 +39,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, Self
 
-from tests.campaigns.running import Campaign, Outcome
+from tests.campaigns.running import Campaign, Outcome, broken_by
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
 from tests.support.dense_number_set import DenseNumberSet
@@ -428,17 +428,12 @@ class Soak:
 
 def run_soak(options: Terms, seed: int) -> Outcome:
     """One soak."""
-    wrong: list[str] = []
     with (
         memory_directory() as memory,
         TemporaryDirectory() as disk,
         Soak(memory, Path(disk), options, seed) as soak,
     ):
-        try:
-            soak.run()
-        except (AssertionError, OSError) as error:  # Lost is one
-            wrong.append(f"seed {seed}: {type(error).__name__} {error}")
-        wrong += [f"seed {seed}: {text}" for text in soak.wrong]
+        wrong = broken_by(soak.run, seed, soak.wrong)
     return soak.counts + Counter(soaks=1), wrong
 
 

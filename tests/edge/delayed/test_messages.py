@@ -194,13 +194,18 @@ def test_requests_to_cancel_end_although_their_transaction_is_not_committed(
         assert messages.cancel(2).cancelled(), "no thread answers a request after the stop"
 
 
+def make_store(directory: Path, next_offset: int) -> None:
+    """An empty store, which continues at that record of the ring."""
+    store = DelayedStore(directory / "delayed.sqlite", synced=False)
+    store.open()
+    store.apply((), (), (), (1, next_offset), (0, 1))
+    store.close()
+
+
 def test_a_cursor_beyond_the_end_of_the_ring_begins_at_its_oldest_record(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
-    store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
-    store.open()
-    store.apply((), (), (), (1, 6), (0, 1))
-    store.close()
+    make_store(tmp_path, next_offset=6)
     with messages_in(runtime_directory, tmp_path) as messages:
         wait_until(lambda: messages.status()["pending"] == 5)
         assert messages.status()["lost"] == 0
@@ -209,10 +214,7 @@ def test_a_cursor_beyond_the_end_of_the_ring_begins_at_its_oldest_record(
 def test_a_cursor_at_the_end_of_the_ring_takes_no_record_twice(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
-    store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
-    store.open()
-    store.apply((), (), (), (1, 5), (0, 1))
-    store.close()
+    make_store(tmp_path, next_offset=5)
     with messages_in(runtime_directory, tmp_path) as messages:
         assert not messages.cancel(1).result(PATIENCE_S)  # after the first transaction
         assert messages.status()["pending"] == 0

@@ -49,6 +49,19 @@ def begun(lives: Lives) -> tuple[Bench, Wire]:
     return bench, bench.client("publisher")
 
 
+@contextmanager
+def started_without_room(lives: Lives) -> Iterator[Bench]:
+    """A second life that begins without room for the snapshot; after the block there is room."""
+    begun(lives)
+    lives.kill()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal_writer, "write_snapshot", no_room)
+        with pytest.raises(OSError, match="No space left"):
+            lives.start()
+        assert lives.bench is not None
+        yield lives.bench
+
+
 def publish(publisher: Wire, first: int) -> int:
     """A batch from that number on; how many are acknowledged by now."""
     numbers = range(first, first + BATCH)
@@ -95,18 +108,9 @@ def test_a_flood_waits_for_a_snapshot_that_cannot_be_written(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_a_start_without_room_for_the_snapshot_keeps_sessions_once_there_is_room(
-    monkeypatch: pytest.MonkeyPatch, *, killed: bool
-) -> None:
+def test_a_start_without_room_for_the_snapshot_keeps_sessions_once_there_is_room(*, killed: bool) -> None:
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
-        begun(lives)
-        lives.kill()
-        with monkeypatch.context() as patch:
-            patch.setattr(journal_writer, "write_snapshot", no_room)
-            with pytest.raises(OSError, match="No space left"):
-                lives.start()
-            bench = lives.bench
-            assert bench is not None
+        with started_without_room(lives) as bench:
             assert publish(bench.client("publisher"), 0) == BATCH
             bench.settle(2_000)
             assert "No space left" in bench.broker.journal.failure
@@ -412,18 +416,9 @@ def test_a_removal_without_room_in_the_journal_is_confirmed_by_the_next_snapshot
         assert lives.restart().broker.sessions.get("reader") is None
 
 
-def test_a_removal_is_confirmed_when_a_start_without_room_has_its_first_snapshot(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_removal_is_confirmed_when_a_start_without_room_has_its_first_snapshot() -> None:
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
-        begun(lives)
-        lives.kill()
-        with monkeypatch.context() as patch:
-            patch.setattr(journal_writer, "write_snapshot", no_room)
-            with pytest.raises(OSError, match="No space left"):
-                lives.start()
-            bench = lives.bench
-            assert bench is not None
+        with started_without_room(lives) as bench:
             assert SessionAdmin(bench.broker, bench.stats).remove("reader")
             is_confirmed = bench.broker.journal.confirmation()
             assert not is_confirmed()

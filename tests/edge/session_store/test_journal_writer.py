@@ -1,7 +1,8 @@
 """Size of notes: what CONNECT is refused for, because the journal cannot take it; requested snapshots."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,23 @@ def test_no_note_of_a_session_is_longer_than_its_upper_limit(
     assert len(encode_record(record)) + RECORD_HEAD_BYTES <= _longest_record_bytes(facts)
 
 
-def test_a_snapshot_that_is_requested_while_another_is_written_follows_it() -> None:
-    """A backup waits for it: the first one may lack the last changes."""
+@contextmanager
+def kept_journal(capacity_bytes: int) -> Iterator[tuple[Bench, Ring, list[Callable[[], object]]]]:
+    """A broker with a journal, its ring, and the ends of snapshots, which wait for a call."""
     finished: list[Callable[[], object]] = []
     with (
         memory_directory() as directory,
         Bench(directory=directory) as bench,
-        Ring.create(directory / "sessions", capacity_bytes=1 << 20, epoch=1) as ring,
+        Ring.create(directory / "sessions", capacity_bytes=capacity_bytes, epoch=1) as ring,
     ):
         bench.broker.call = finished.append
         bench.broker.keep(JournalTarget(ring, ring.writer(), ((directory / "sessions.state", False),)))
+        yield bench, ring, finished
+
+
+def test_a_snapshot_that_is_requested_while_another_is_written_follows_it() -> None:
+    """A backup waits for it: the first one may lack the last changes."""
+    with kept_journal(1 << 20) as (bench, _, finished):
         journal = bench.broker.journal
         rounds = [journal.request_snapshot(), journal.request_snapshot()]
         assert journal.saved_round < rounds[0] < rounds[1]
@@ -72,14 +80,7 @@ def test_a_snapshot_that_is_requested_while_another_is_written_follows_it() -> N
 
 
 def test_a_record_that_does_not_fit_is_confirmed_by_the_snapshot_that_has_it() -> None:
-    finished: list[Callable[[], object]] = []
-    with (
-        memory_directory() as directory,
-        Bench(directory=directory) as bench,
-        Ring.create(directory / "sessions", capacity_bytes=1 << 16, epoch=1) as ring,
-    ):
-        bench.broker.call = finished.append
-        bench.broker.keep(JournalTarget(ring, ring.writer(), ((directory / "sessions.state", False),)))
+    with kept_journal(1 << 16) as (bench, ring, finished):
         journal = bench.broker.journal
         for _ in range(2):
             journal.will_done("c" * ring.capacity_bytes)
