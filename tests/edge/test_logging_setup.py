@@ -3,11 +3,15 @@
 import io
 import json
 import logging
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from edge import logging_setup
+from edge.cli import standard_streams
 from edge.config.schema import DefaultBytes
 from edge.logging_setup import pairs
 from tests.support.waiting import PATIENCE_S
@@ -140,9 +144,6 @@ def test_the_audit_log_takes_a_burst_and_then_a_rate_that_fills_no_disk(output, 
 
 
 def test_a_logging_thread_does_not_wait_for_a_reader(output):
-    import os
-    import threading
-
     reading, writing = os.pipe()
     done = threading.Event()
 
@@ -163,3 +164,25 @@ def test_a_logging_thread_does_not_wait_for_a_reader(output):
         stream.close()
         emptying.join(PATIENCE_S)
     assert text.endswith("a line n=0\n")
+
+
+def test_lines_wait_for_a_reader_that_pauses(monkeypatch):
+    monkeypatch.setattr(standard_streams._LossyFile, "wait_ms", 1)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    filler = os.write(writing, bytes(1 << 20))
+    os.set_blocking(writing, True)
+    stream = standard_streams._lossy(writing, "utf-8")
+    logging_setup.configure("info", "text", stream)
+    with open(reading, "rb") as reader:
+        with logging_setup.detached():
+            for n in range(20):
+                logging.getLogger(f"edge.x{n}").info("a line %s", pairs(n=n))
+            time.sleep(0.2)  # longer than all lines wait in a write
+            assert reader.read(filler) == bytes(filler)
+            lines = [reader.readline() for _ in range(20)]
+        logging.getLogger().handlers.clear()
+        stream.close()
+        os.close(writing)
+        assert [line.rpartition(b"n=")[2] for line in lines] == [b"%d\n" % n for n in range(20)]
+        assert reader.read() == b""

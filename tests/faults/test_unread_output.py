@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
@@ -98,6 +100,20 @@ def test_a_bridge_whose_log_nothing_reads_drains_and_ends(place: Place, full_pip
         with place.running(full_pipe, "bridge", "run", "--log-level", "debug"):
             place.publish()
             wait_until(lambda: any(place.config.parent.glob("lake/**/*.brim")))
+
+
+def test_a_console_whose_log_nothing_reads_serves_and_ends(place: Place, full_pipe: int) -> None:
+    port = free_port()
+    with place.running(full_pipe, "web", "--listen", f"127.0.0.1:{port}", "--log-level", "debug"):
+        wait_until(lambda: serves_pages(port))
+
+
+def serves_pages(port: int) -> bool:
+    try:
+        with urlopen(f"http://localhost:{port}/style.css") as answer:
+            return bool(answer.status == 200)
+    except URLError:
+        return False
 
 
 def test_a_stuck_process_ends_also_if_nothing_reads_its_stacks(place: Place, full_pipe: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 from edge.auth.password_file import read_users
 from edge.auth.password_hash import make_hash
 from edge.cli import main
+from persistence.files import OsFiles
 from tests.support.project import ROOT
 
 
@@ -43,6 +44,19 @@ def test_a_user_is_added_changed_and_deleted(tmp_path, say, capsys):
     assert out[0] == "ann: added"
     assert json.loads(out[1]) == {"file": str(file), "user": "ann", "done": "changed"}
     assert out[2] == "ann: deleted"
+
+
+def test_a_change_is_on_the_disk_with_its_name(tmp_path, say, monkeypatch):
+    synced, dirsync = [], OsFiles.dirsync
+
+    def noted(self, path):
+        synced.append(path)
+        dirsync(self, path)
+
+    monkeypatch.setattr(OsFiles, "dirsync", noted)
+    say("one\n")
+    assert main(["passwd", str(tmp_path / "users"), "ann", "--password-stdin"]) == 0
+    assert str(tmp_path) in synced
 
 
 def test_scram_keys_stand_beside_a_password(tmp_path, say):

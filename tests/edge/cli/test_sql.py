@@ -204,6 +204,14 @@ def test_a_query_that_fails_leaves_the_file_of_an_earlier_result_only(part, tmp_
     assert [path.name for path in tmp_path.iterdir() if ".csv" in path.name.lower()] == ["rows.CSV"]
 
 
+def test_a_result_keeps_the_mode_of_the_file_that_it_replaces(part, tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("secret")
+    file.chmod(0o600)
+    assert sql(*part, "-o", file, TOPICS).returncode == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
 def test_two_results_for_one_file_and_a_file_with_a_similar_name_do_not_disturb_each_other(part, tmp_path):
     file, similar = tmp_path / "rows.csv", tmp_path / "rows.csv.partial"
     similar.write_text("mine")

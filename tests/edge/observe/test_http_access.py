@@ -19,6 +19,7 @@ from edge.observe.health import health_page, ready_page, troubles
 from edge.observe.http_endpoint import HttpEndpoint
 from edge.observe.http_pages import pages
 from edge.observe.http_token import TokenFile
+from edge.transport.http_places import HttpConnection
 from edge.transport.listen_sockets import bind_http
 from edge.transport.tls import server_context
 from tests.edge.observe.test_prometheus import status
@@ -279,7 +280,8 @@ async def test_a_client_that_does_not_read_ends(monkeypatch: pytest.MonkeyPatch)
         del reader
 
 
-async def test_one_report_answers_all_requests_that_wait_for_it() -> None:
+@pytest.mark.parametrize("path", ["/metrics", "/readyz"])
+async def test_one_report_answers_all_requests_that_wait_for_it(path: str) -> None:
     begun, ready = 0, asyncio.Event()
 
     async def reported() -> dict[str, Any]:
@@ -292,12 +294,47 @@ async def test_one_report_answers_all_requests_that_wait_for_it() -> None:
         bind_http("127.0.0.1:0", "metrics.listen"), pages(reported, reported, lambda: {"watchdog": {}})
     )
     await endpoint.start()
-    requests = [asyncio.create_task(get(endpoint, "/metrics")) for _ in range(40)]
+    requests = [asyncio.create_task(get(endpoint, path)) for _ in range(40)]
     await until(lambda: endpoint.connections == len(requests) and begun == 1)
     assert (await get(endpoint, "/healthz"))[0] == 200  # needs no report
     ready.set()
     assert {code for code, _ in await asyncio.gather(*requests)} == {200}
     assert begun == 1
-    assert (await get(endpoint, "/metrics"))[0] == 200
+    assert (await get(endpoint, path))[0] == 200
     assert begun == 2  # a new report, not the one of before
     await endpoint.stop()
+
+
+async def test_a_request_under_way_keeps_its_place_next_to_connections_that_send_none() -> None:
+    ready = asyncio.Event()
+
+    async def reported() -> dict[str, Any]:
+        await ready.wait()
+        return status(watchdog={}, missing=[])
+
+    bound = bind_http("127.0.0.1:0", "metrics.listen")
+    made = pages(reported, reported, lambda: {"watchdog": {}})
+    endpoint = HttpEndpoint(bound, made, connections_max=2)
+    await endpoint.start()
+    request = asyncio.create_task(get(endpoint, "/metrics"))
+    await until(lambda: any(not it.waits() for it in connections_of(endpoint)))
+    silent = [await asyncio.open_connection("127.0.0.1", port_of(endpoint)) for _ in range(4)]
+    for reader, _ in silent[:-1]:
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    ready.set()
+    assert (await request)[0] == 200
+    for _, writer in silent:
+        writer.close()
+    await endpoint.stop()
+
+
+def connections_of(endpoint: HttpEndpoint) -> list[HttpConnection]:
+    return [it for crowd in endpoint._served._places._by_origin.values() for it in crowd]
+
+
+async def test_the_time_of_a_request_begins_before_its_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_endpoint, "REQUEST_S", 3_600.0)
+    reader = asyncio.StreamReader()
+    reader.feed_data(b"GET /metrics")
+    assert await http_endpoint._request(reader, asyncio.get_running_loop().time()) is None

@@ -3,10 +3,11 @@
 import asyncio
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from edge.transport import http_listener
 from edge.transport.http_listener import HttpListener
 from edge.transport.http_places import HttpConnection, HttpPlaces
 from edge.transport.listen_sockets import bind_http
@@ -92,26 +93,53 @@ def test_a_place_that_is_given_back_is_free(table: Table) -> None:
 # ---- the listener ----
 
 
-async def test_a_connection_that_is_displaced_before_its_task_begins_is_closed() -> None:
-    async def serve(connection: HttpConnection) -> None:
+class Scene:
+    """A listener with one place, clients that are connected, and the connections that it has accepted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bound = bind_http("127.0.0.1:0", "test.listen")
+        self.accepted: list[HttpConnection] = []
+        self.clients = [socket.create_connection(bound.getsockname()) for _ in range(LIMIT)]
+        self.listener = HttpListener(bound, self._serve, 1, "test")
+        monkeypatch.setattr(http_listener, "HttpConnection", self._connection)
+
+    def _connection(self, accepted: socket.socket, host: str) -> HttpConnection:
+        self.accepted.append(HttpConnection(accepted, host))
+        return self.accepted[-1]
+
+    async def _serve(self, connection: HttpConnection) -> None:
         try:
             await asyncio.sleep(3_600)
         finally:
             connection.socket.close()
 
-    bound = bind_http("127.0.0.1:0", "test.listen")
-    clients = [socket.create_connection(bound.getsockname()) for _ in range(LIMIT)]
-    listener = HttpListener(bound, serve, 1, "test")
-    listener.start()
-    try:
-        for client in clients[:-1]:
-            client.setblocking(False)
-            assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
-        assert listener.connections == 1
-    finally:
-        await listener.stop()
-        for client in clients:
-            client.close()
+
+@pytest.fixture
+async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    scene = Scene(monkeypatch)
+    scene.listener.start()
+    yield scene
+    await scene.listener.stop()
+    for client in scene.clients:
+        client.close()
+
+
+async def test_a_connection_that_is_displaced_is_closed(scene: Scene) -> None:
+    for client in scene.clients[:-1]:
+        client.setblocking(False)
+        assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+    assert scene.listener.connections == 1
+
+
+async def test_other_tasks_have_a_turn_between_two_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    scene.listener.start()
+    await asyncio.sleep(0)
+    assert len(scene.accepted) == 1
+    await scene.listener.stop()  # before the task of the connection has begun
+    assert scene.accepted[0].socket.fileno() == -1
+    for client in scene.clients:
+        client.close()
 
 
 async def test_a_listener_without_descriptors_accepts_again_when_there_are_some(

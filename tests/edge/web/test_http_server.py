@@ -230,3 +230,37 @@ def test_a_role_of_an_unknown_user_is_an_error(tmp_path: Path) -> None:
     write_users(tmp_path / "users")
     with pytest.raises(EdgeError, match="no user zoe"):
         Console(Web(users_file=tmp_path / "users", admins=("ann", "zoe")), tmp_path)
+
+
+async def test_a_request_under_way_keeps_its_place_next_to_connections_that_send_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 2)
+    begun, ready = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for kind in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{kind}.complete"})
+            return
+        begun.set()
+        await ready.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    bound = bind_http("127.0.0.1:0", "web.listen")
+    server = HttpServer(slow, bound)
+    await server.start()
+    port = bound.getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(HEAD + b"Connection: close\r\n\r\n")
+    await begun.wait()
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+    for other, _ in silent[:-1]:
+        assert await end_of(other) == b""
+    ready.set()
+    assert (await end_of(reader)).startswith(b"HTTP/1.1 200")
+    for _, one in [*silent, (reader, writer)]:
+        one.close()
+    await server.stop()
