@@ -21,6 +21,7 @@ import logging
 import sqlite3
 import threading
 import time
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -54,7 +55,6 @@ from ringbuf.errors import OffsetGone, RingError
 log = logging.getLogger(__name__)
 
 BATCH_MAX = 1_024  # records taken, and messages published, in one transaction
-HELD_PARTS = 8  # of a ring, of which one may be held after all of it is stored
 BATCH_MAX_BYTES = 4 << 20  # of payloads published in one transaction
 RETRY_NS = 1_000_000_000  # after a stream has refused a message
 RETRY_S = 1.0  # after a failed transaction
@@ -258,22 +258,20 @@ class DelayedMessages:
         A start finds an offset by the first record of its chunk. In a full ring the writer would have
         overwritten that record, and the others of the chunk would be lost.
         """
-        end, cursor, holder = self._reader.offset, self._reader.cursor, self._chunk_holder
-        chunk = cursor - cursor % self._ring.chunk_bytes
+        chunk = self._reader.cursor - self._reader.cursor % self._ring.chunk_bytes
         if chunk == self._held_chunk:
             return
         with closing(self._ring.reader(with_slot=False)) as looking:
-            back = 1
-            with suppress(OffsetGone):  # it stands at the nearest one then
-                looking.seek(end)
-                while looking.cursor > chunk and looking.offset > holder.offset:
-                    looking.seek(max(end - back, holder.offset))
-                    back *= 2
-            if looking.cursor <= chunk:
-                holder.seek(looking.offset)
+
+            def cursor_at(offset: int) -> int:
+                with suppress(OffsetGone):  # it stands at the nearest one then
+                    looking.seek(offset)
+                return looking.cursor
+
+            held = range(self._chunk_holder.offset, self._reader.offset + 1)
+            if count := bisect_right(held, chunk, key=cursor_at):
+                self._chunk_holder.seek(held[count - 1])
                 self._held_chunk = chunk
-        if cursor - holder.cursor > self._ring.capacity_bytes // HELD_PARTS:
-            holder.seek(end)  # large messages need the room
 
     def _earlier_use(self) -> TenantUse:
         """Use of tenants by records of the ring from before this start, which the engine has not counted."""

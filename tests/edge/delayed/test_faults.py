@@ -301,6 +301,23 @@ def test_a_full_ring_keeps_its_messages_over_kill_9(
         broker.kill()
 
 
+@pytest.mark.parametrize("small", [0, 9, 12, 1_800])
+def test_a_ring_whose_messages_are_stored_has_room_for_more_before_and_after_a_start(
+    small: int, runtime_directory: Path, tmp_path: Path
+) -> None:
+    """The largest messages that the ring takes, with small ones between them."""
+    settings = f"{SMALL_RING}{SETTINGS.format('interval', '')}"
+    with BrimProcess(runtime_directory, tmp_path, settings, bridge=False) as broker:
+        for _ in range(2):
+            client = Paho(broker.port, "c", version=Version.V5)
+            payloads = ([bytes(7_800)] * 6 + [b"small"] * small) * (1 if small > 100 else 8)
+            assert all(reason_of(client, "$delayed/600/t", payload) in (0, 0x10) for payload in payloads)
+            client.stop()
+            broker.kill()
+            broker.start()
+        assert report_of(broker)["lost"] == 0
+
+
 def report_of(broker: BrimProcess) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(brim(broker, "status", "--json").stdout)["delayed"]
     return report
