@@ -291,16 +291,21 @@ class AckTracker:
     def _known_part(self, runs: Sequence[Run]) -> tuple[BitMap64, list[Run]]:
         """Known offsets of these runs, and the runs outside of the known part."""
         low = min(self._history.first, self.next)
+        begin = max(bisect_left(runs, (low,)) - 1, 0)  # earlier runs end below `low`
         behind = bisect_left(runs, (self.next,))
-        requested, outside = BitMap64(), list(runs[behind:])
-        for offset, count in runs[:behind]:
+        known, outside = list(runs[begin:behind]), [*runs[:begin], *runs[behind:]]
+        for index in {0, len(known) - 1} if known else ():  # only these may reach beyond the known part
+            offset, count = known[index]
             end = offset + count
             if offset < low:
                 outside.append((offset, min(end, low) - offset))
             if end > self.next:
                 outside.append((self.next, end - self.next))
-            if end > low:
-                requested.add_range(max(offset, low), min(end, self.next))
+            known[index] = max(offset, low), min(end, self.next) - max(offset, low)
+        requested = BitMap64()
+        for offset, count in known:
+            if count > 0:
+                requested.add_range(offset, offset + count)
         return requested, outside
 
     def _spans_of(self, requested: BitMap64, is_meant: Callable[[Span], bool]) -> BitMap64:
