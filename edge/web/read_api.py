@@ -26,7 +26,6 @@ from edge.mqtt.topic_filters import split_share
 from edge.web.api_model import PREFIX, ApiError, Call, EndlessAnswer, Endpoint, Nothing, Result
 from edge.web.client_list import SORTS as CLIENT_SORTS
 from edge.web.roles import ConsoleRole
-from edge.web.tap_feed import TAPS_MAX
 from edge.web.topic_series import topic_series
 
 if TYPE_CHECKING:
@@ -200,14 +199,16 @@ async def tap(console: Console, call: Call, query: TapFilter) -> EndlessAnswer:
         filters = tuple(split_share(row["filter"])[1] for row in session["filters"])
         if not filters:
             raise Refused(f"client {query.client_id!r} has no subscription")
-    if console.taps.open >= TAPS_MAX:
-        raise ApiError(429, f"{TAPS_MAX} taps are open", "close another page with a live tap", retry_s=5)
-    return EndlessAnswer(_tapped(console, filters))
-
-
-async def _tapped(console: Console, filters: tuple[str, ...]) -> AsyncIterator[dict[str, Any]]:
     try:
-        async for row in console.taps.messages(filters, TAP_S):
+        console.taps.check_room(call.user)
+    except Refused as error:
+        raise ApiError(429, str(error), error.hint, retry_s=5) from error
+    return EndlessAnswer(_tapped(console, filters, call.user))
+
+
+async def _tapped(console: Console, filters: tuple[str, ...], user: str) -> AsyncIterator[dict[str, Any]]:
+    try:
+        async for row in console.taps.messages(filters, TAP_S, user):
             yield row
     except EdgeError as error:
         yield {"messages": [], "skipped": 0, "error": str(error)}

@@ -2,7 +2,8 @@
 
 A thread reads the rings in shared memory with the filters of the browser, which C applies. A browser that is
 slower, and a rate above the limit, cost messages: they are skipped and counted. The broker takes no part. The
-places of all browsers together are bounded.
+places of all browsers together are bounded, and so are those of one user. Without users all browsers are on
+this machine, and share all places.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +25,7 @@ from edge.web.topic_sampler import READER
 from ringbuf.errors import RingError
 
 TAPS_MAX = 4
+TAPS_OF_USER = 2
 INTERVAL_S = 0.25
 MESSAGES = 50  # of one interval
 PAYLOAD_BYTES = 1_024
@@ -36,20 +39,27 @@ class TapFeed:
 
     def __init__(self, runtime_dir: Path | None) -> None:
         self._runtime_dir = runtime_dir
-        self.open = 0
+        self._open: Counter[str] = Counter()  # by user
 
-    async def messages(self, filters: Sequence[str], lifetime_s: float) -> AsyncIterator[Row]:
+    def check_room(self, user: str) -> None:
+        """Raise Refused if the user, or the console, has no place for a tap. "": without users."""
+        hint = "close another page with a live tap"
+        if user and self._open[user] >= TAPS_OF_USER:
+            raise Refused(f"{TAPS_OF_USER} taps of {user} are open", hint=hint)
+        if self._open.total() >= TAPS_MAX:
+            raise Refused(f"{TAPS_MAX} taps are open", hint=hint)
+
+    async def messages(self, filters: Sequence[str], lifetime_s: float, user: str) -> AsyncIterator[Row]:
         """Rows of each interval with `messages` and the number of `skipped` ones, for `lifetime_s`.
 
-        Raises Refused if TAPS_MAX are open; EdgeError.
+        Raises Refused, as check_room() does; EdgeError.
         """
-        if self.open >= TAPS_MAX:
-            raise Refused(f"{TAPS_MAX} taps are open", hint="close another page with a live tap")
-        self.open += 1
+        self.check_room(user)
+        self._open[user] += 1
         loop = asyncio.get_running_loop()
         rows: asyncio.Queue[Row | Exception] = asyncio.Queue(WAITING)
         stopping = threading.Event()
-        thread = threading.Thread(target=self._read, args=(filters, rows, loop, stopping), daemon=True)
+        thread = threading.Thread(target=self._read, args=(filters, rows, loop, stopping, user), daemon=True)
         thread.start()
         try:
             async with asyncio.timeout(lifetime_s):
@@ -69,6 +79,7 @@ class TapFeed:
         rows: asyncio.Queue[Row | Exception],
         loop: asyncio.AbstractEventLoop,
         stopping: threading.Event,
+        user: str,
     ) -> None:
         def put(row: Row | Exception) -> None:
             with suppress(asyncio.QueueFull):
@@ -92,10 +103,10 @@ class TapFeed:
         except (EdgeError, RingError, OSError) as error:
             _call(loop, put, error)
         finally:
-            _call(loop, self._closed)
+            _call(loop, self._closed, user)
 
-    def _closed(self) -> None:
-        self.open -= 1
+    def _closed(self, user: str) -> None:
+        self._open -= Counter([user])
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:

@@ -120,7 +120,7 @@ def test_the_tap_shows_messages_as_they_pass_and_counts_what_it_skips(
 
 def tap(visitor: Visitor) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
     connection = http.client.HTTPConnection(visitor.host, visitor.port, timeout=30)
-    connection.request("GET", "/api/v1/tap")
+    connection.request("GET", "/api/v1/tap", headers={"Cookie": visitor.cookie} if visitor.cookie else {})
     response = connection.getresponse()
     if response.status == 200:
         response.readline()

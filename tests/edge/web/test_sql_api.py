@@ -17,6 +17,7 @@ from edge.web.query_process import QueryOutput
 from edge.web.sql_api import QUERIES_MAX, _checked
 from ringbuf.extras import install_extra
 from tests.edge.web.test_access import signed_in
+from tests.edge.web.test_read_api import close, tap
 from tests.support.abuse import V5, connected
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
@@ -243,6 +244,14 @@ def test_queries_are_limited_by_user_and_together(served: Any) -> None:
     for connection in connections:
         connection.close()
     wait_until(lambda: visitors[2].post("sql", {"query": "SELECT 1"}).status == 200)
+
+
+def test_taps_are_limited_by_user(served: Any) -> None:
+    sessions = [signed_in(served[0], "ann"), signed_in(served[0], "ann"), signed_in(served[0], "eve")]
+    taps = [tap(visitor) for visitor in (*sessions[:2], sessions[0], *sessions[2:] * 2)]
+    assert [response.status for _, response in taps] == [200, 200, 429, 200, 200]
+    assert b"2 taps of ann are open" in taps[2][1].read()
+    close(*taps)
 
 
 def test_a_query_has_a_role_a_token_and_a_line_in_the_audit_log(eve: Visitor, served: Any) -> None:
