@@ -6,8 +6,6 @@ a whole before the file is replaced, so that a mistake changes nothing.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,11 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from edge.cli.kept_access import keep_access
 from edge.config import loader
 from edge.config.live_settings import setting_changes
 from edge.errors import EdgeError
-from persistence.durable_file import replace_file
+from persistence.durable_file import NewFile
 from persistence.files import OsFiles
 
 REPEATED = frozenset({"stream", "bridge", "producer", "listener", "plugin"})  # sections in [[...]]
@@ -43,7 +42,10 @@ def set_value(file: Path, name: str, text: str) -> list[tuple[str, Any, Any]]:
     table[key] = value
     changed = document.as_string()
     after = loader.parse(changed, name=str(file), base=file.parent)
-    replace_file(OsFiles(), str(file), [changed.encode()], mode=stat.S_IMODE(os.stat(file).st_mode))
+    with NewFile(OsFiles(), str(file.resolve()), mode=0o600) as new:  # a link stays
+        new.write(changed.encode())
+        keep_access(file.stat(), new.handle)
+        new.publish()
     return list(setting_changes(before, after))
 
 

@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from edge.cli.kept_access import keep_access
 from edge.cli.listing import Column, Row, table
 from edge.cli.mqtt_options import UsageError
 
@@ -89,9 +90,9 @@ def _replaced(path: Path) -> Iterator[IO[bytes]]:
     _partial.add(partial)
     try:
         with partial.open("xb") as file:
+            with suppress(FileNotFoundError):
+                keep_access(target.stat(), file.fileno())  # before the first byte
             yield file
-        with suppress(FileNotFoundError):
-            shutil.copymode(target, partial)
         partial.replace(target)
     finally:
         remove_partial()

@@ -1,5 +1,6 @@
 """brim config set: one setting changes, comments and order stay, and a mistake changes nothing."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,17 @@ def test_a_setting_changes_and_everything_else_stays(
         assert comment in text
     assert loader.load(file) != loader.parse(FILE)
     assert file.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another user")
+def test_a_changed_file_keeps_its_owner_and_the_links_to_it(file: Path) -> None:
+    os.chown(file, 4321, 1234)
+    link = file.with_name("link.toml")
+    link.symlink_to(file.name)
+    assert change(link, "log_level", "debug") == 0
+    assert link.is_symlink()
+    assert (file.stat().st_uid, file.stat().st_gid, file.stat().st_mode & 0o7777) == (4321, 1234, 0o640)
+    assert 'log_level = "debug"' in file.read_text()
 
 
 @pytest.mark.parametrize(

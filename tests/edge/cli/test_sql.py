@@ -212,6 +212,17 @@ def test_a_result_keeps_the_mode_of_the_file_that_it_replaces(part, tmp_path):
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another user")
+def test_a_result_keeps_the_owner_of_the_file_that_it_replaces(part, tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("secret")
+    os.chown(file, 4321, 1234)
+    file.chmod(0o640)
+    assert sql(*part, "-o", file, TOPICS).returncode == 0
+    facts = file.stat()
+    assert (facts.st_uid, facts.st_gid, facts.st_mode & 0o7777) == (4321, 1234, 0o640)
+
+
 def test_two_results_for_one_file_and_a_file_with_a_similar_name_do_not_disturb_each_other(part, tmp_path):
     file, similar = tmp_path / "rows.csv", tmp_path / "rows.csv.partial"
     similar.write_text("mine")
