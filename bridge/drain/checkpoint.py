@@ -11,6 +11,9 @@ at once. The body is a msgpack map:
                    next_offset, previous, ahead, owed, and where one is not empty
                    earlier_lost, earlier_skipped], ...]: progress of each partition
                    (bridge/format/cursor.py)
+    skipped        [[stream, partition, ranges], ...]: of a cursor with drained records between
+                   accounted_offset and next_offset, the ranges that the next file declares
+                   skipped; without it, all of them are skipped
     intents        write intents of the files in flight, each as a map of its fields, in the
                    order in which they were decided
     losses         [[stream, partition, lost_by, skipped_records, lost, skipped, lost_ranges,
@@ -61,7 +64,7 @@ import msgspec
 
 from bridge.drain.losses import Losses
 from bridge.errors import CheckpointBusy, CheckpointError, CheckpointMismatch, CheckpointNewer
-from bridge.format.cursor import Cursor
+from bridge.format.cursor import Cursor, Spans
 from bridge.format.drained_file import as_tuples
 from bridge.format.write_intent import WriteIntent
 from persistence.durable_file import Envelope, read_file, remedy_of, replace_file
@@ -203,7 +206,7 @@ class Checkpoint:
         known = self.cursors.get(key)
         if known is None or known.epoch != intent.epoch:
             first = intent.epoch_first_offset
-            known = Cursor(*key, intent.epoch, first, first, intent.first_offset)
+            known = Cursor(*key, intent.epoch, first, first).passed(intent.first_offset)
         self.cursors[key] = known.after(intent)
         if intent.drain_seq > self.drain_seq:
             self.drain_seq, self.day = intent.drain_seq, intent.name(self.edge).day
@@ -221,6 +224,7 @@ class Checkpoint:
         self.cursors[key] = replace(
             cursor,
             owed=(*cursor.owed, *intent.lost, (intent.first_offset, intent.last_offset)),
+            skipped=(*cursor.skipped, *intent.skipped),
             previous=intent.previous,
             earlier_lost=(*intent.earlier_lost, *cursor.earlier_lost),
             earlier_skipped=(*intent.earlier_skipped, *cursor.earlier_skipped),
@@ -250,6 +254,7 @@ class Checkpoint:
 
     def _pack(self) -> bytes:
         losses = [(*key, *loss.pack()) for key, loss in self.losses.items()]
+        skipped = [(*key, cursor.skipped) for key, cursor in self.cursors.items() if _split(cursor)]
         body = msgspec.msgpack.encode(
             {
                 "edge": self.edge,
@@ -261,6 +266,7 @@ class Checkpoint:
                 "free": self.free,
                 "paused": self.paused,
                 **({"losses": losses} if losses else {}),
+                **({"skipped": skipped} if skipped else {}),
                 **({"schemas": self.schemas} if self.schemas else {}),
                 **({"columns": self.columns} if self.columns else {}),
                 **({"streams": self.streams} if self.streams else {}),
@@ -305,7 +311,8 @@ class Checkpoint:
 
     def _take(self, values: dict[str, Any]) -> None:
         """Take all but edge and sink. Raises ValueError, TypeError, KeyError: nothing was taken."""
-        cursors = [Cursor(*fields) for fields in values["cursors"]]
+        split = {(stream, partition): ranges for stream, partition, ranges in values.get("skipped", ())}
+        cursors = [_cursor(fields, split.get(fields[:2])) for fields in values["cursors"]]
         intents = [WriteIntent(**fields) for fields in values["intents"]]
         free, paused = list(values["free"]), bool(values["paused"])
         streams = tuple(values.get("streams", ()))
@@ -324,9 +331,23 @@ class Checkpoint:
 
 
 def _fields(cursor: Cursor) -> tuple[Any, ...]:
-    """Its values in their order, without the last two if both are empty."""
-    values = dataclasses.astuple(cursor)
+    """Its values in the order of the file, without those of earlier epochs if there are none."""
+    values = dataclasses.astuple(cursor)[:-1]
+    values = (*values[:4], cursor.accounted_offset, *values[4:])
     return values if any(values[-2:]) else values[:-2]
+
+
+def _cursor(fields: tuple[Any, ...], skipped: Spans | None) -> Cursor:
+    """The cursor with these values of the file, and the ranges that it has to declare skipped."""
+    accounted, following = fields[4], fields[5]
+    passed = ((accounted, following - 1),) if accounted < following else ()
+    cursor = Cursor(*fields[:4], *fields[5:])
+    return replace(cursor, skipped=passed if skipped is None else skipped)
+
+
+def _split(cursor: Cursor) -> bool:
+    """True if the records between the offsets of a cursor in the file are not all skipped."""
+    return bool(cursor.skipped) and cursor.skipped != ((cursor.accounted_offset, cursor.next_offset - 1),)
 
 
 def _map(intent: WriteIntent) -> dict[str, Any]:

@@ -74,10 +74,8 @@ def _row(
 def _pending(cursor: Cursor) -> tuple[EarlierRanges, EarlierRanges]:
     """Lost and skipped ranges that the next file declares."""
     lost = (*cursor.earlier_lost, *((cursor.epoch, *lost_range) for lost_range in cursor.owed))
-    if cursor.next_offset <= cursor.accounted_offset:
-        return lost, cursor.earlier_skipped
-    passed = cursor.epoch, cursor.accounted_offset, cursor.next_offset - 1
-    return lost, (*cursor.earlier_skipped, passed)
+    skipped = ((cursor.epoch, *skipped_range) for skipped_range in cursor.skipped)
+    return lost, (*cursor.earlier_skipped, *skipped)
 
 
 def _cause(drain: Drain, name: RingName) -> str:

@@ -201,7 +201,6 @@ class NextFiles:
 
     def _intent(self, source: PartitionSource, cursor: Cursor, start: int, batch: RecordBatch) -> WriteIntent:
         begun = [file.intent for file in self._window.files]
-        first = start == cursor.next_offset
         lost = tuple(union((*cursor.owed, *_range(start, batch.first_offset))))
         return WriteIntent(
             drain_seq=self._checkpoint.number(begun),
@@ -214,7 +213,7 @@ class NextFiles:
             first_offset=batch.first_offset,
             last_offset=batch.last_offset,
             lost=lost,
-            skipped=_range(cursor.accounted_offset, cursor.next_offset) if first else (),
+            skipped=cursor.skipped,
             compressed=self._settings.compress == "zstd",
             earlier_lost=cursor.earlier_lost,
             earlier_skipped=cursor.earlier_skipped,

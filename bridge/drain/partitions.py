@@ -244,5 +244,6 @@ class Partitions:
         oldest = self.settings.start == "oldest"
         for epoch, first in source.epochs()[:1] if oldest else source.epochs()[-1:]:
             end = None if oldest else source.end_offset()
-            return Cursor(*source.name, epoch, first, first, first if end is None else end)
+            begun = Cursor(*source.name, epoch, first, first)
+            return begun if end is None else begun.passed(end)
         return None

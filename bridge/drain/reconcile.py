@@ -73,7 +73,7 @@ def reconcile(
         if known is None or not owns(known.epoch) or ring_epoch(known.epoch) < ring_epoch(epoch):
             begin = min(there)[0]
             first = first_offset_of(partition, epoch)
-            known = Cursor(*partition, epoch, begin if first is None else first, begin, begin)
+            known = Cursor(*partition, epoch, begin if first is None else first, begin)
         if known.epoch == epoch:
             checkpoint.move(known.holding(there))
     if last.drain_seq > checkpoint.drain_seq:

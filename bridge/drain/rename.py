@@ -111,8 +111,8 @@ def _is_open(checkpoint: Checkpoint, ends: Mapping[tuple[str, int], int]) -> boo
 
 
 def _declares(cursor: Cursor) -> bool:
-    passed = cursor.next_offset > cursor.accounted_offset
-    return bool(passed or cursor.ahead or cursor.owed or cursor.earlier_lost or cursor.earlier_skipped)
+    owed = cursor.owed or cursor.skipped or cursor.earlier_lost or cursor.earlier_skipped
+    return bool(owed or cursor.ahead)
 
 
 def _rename(checkpoint: Checkpoint, new: str) -> None:

@@ -1,18 +1,19 @@
 """Cursor: progress of the drain in one partition. Plain arithmetic on offsets; nothing here reads or sends.
 
-    accounted_offset   everything below is in files, or declared lost or skipped in one
-    next_offset        the first offset to drain; from accounted_offset to here is passed over on purpose
+    next_offset        the first offset to drain; everything below is in files, declared, or waits to be
+    skipped            ranges below next_offset, passed over on purpose, that the next file will declare
     ahead              ranges above next_offset that were drained already, because live records go before
                        the backlog: the last range grows with the partition, the others are left from
                        outages within outages
     owed               lost ranges that the next file will declare
     earlier_...        ranges of the previous epoch that were lost or skipped, and not declared at its end
 
-        accounted   next                 ahead[0]          ahead[1]
+        skipped[0] next                 ahead[0]          ahead[1]
     ────────┬─────────┬────────────────────┬───────┬─────────┬────────┬─────▶ offsets
     drained │ skipped │      backlog       │drained│ backlog │drained │ live
 
-Invariant: the ranges of `ahead` rise, do not touch, and lie above next_offset.
+Invariant: the ranges of `ahead` rise, do not touch, and lie above next_offset. No record of `skipped` or
+`owed` is in a file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TypeAlias
 
 from bridge.format.drained_file import EarlierRanges
 from bridge.format.write_intent import WriteIntent
-from bridge.rangeset import union
+from bridge.rangeset import subtract, union
 
 Spans: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -38,13 +39,18 @@ class Cursor:
     partition: int
     epoch: int
     epoch_first_offset: int
-    accounted_offset: int
     next_offset: int
     previous: tuple[int, int] | None = None
     ahead: Spans = ()  # (first, end), the end not included
     owed: Spans = ()  # (first, last), both included, as in footers
     earlier_lost: EarlierRanges = ()
     earlier_skipped: EarlierRanges = ()
+    skipped: Spans = ()  # (first, last), both included
+
+    @property
+    def accounted_offset(self) -> int:
+        """Everything below is in files, or declared in one, or owed."""
+        return min([self.next_offset, *(first for first, _ in self.skipped)])
 
     @property
     def live_offset(self) -> int:
@@ -58,15 +64,10 @@ class Cursor:
 
     def after(self, intent: WriteIntent) -> Cursor:
         """The cursor after the sink has this file. It may have been moved since the file was decided."""
-        owed = tuple(
-            owed_range
-            for owed_range in self.owed
-            if not any(a <= owed_range[0] and owed_range[1] <= b for a, b in intent.lost)
-        )
+        accounted = union((*intent.lost, *intent.skipped, (intent.first_offset, intent.last_offset)))
         cursor = replace(
             self,
             previous=None,
-            owed=owed,
             earlier_lost=tuple(
                 lost_range for lost_range in self.earlier_lost if lost_range not in intent.earlier_lost
             ),
@@ -76,24 +77,24 @@ class Cursor:
                 if skipped_range not in intent.earlier_skipped
             ),
         )
-        accounted = (*intent.lost, *intent.skipped, (intent.first_offset, intent.last_offset))
-        for first, last in union(accounted):
+        for first, last in accounted:
             cursor = cursor._accounting(first, last + 1)
         return cursor
 
     def _accounting(self, first: int, end: int) -> Cursor:
         """The cursor when first .. end is in files, or declared."""
+        cursor = self._declaring_not(first, end - 1)
         if end <= self.next_offset:  # passed over meanwhile, or known already
-            known = (
-                max(self.accounted_offset, end) if first <= self.accounted_offset else self.accounted_offset
-            )
-            return replace(self, accounted_offset=known)
+            return cursor
         if first <= self.next_offset:
-            moved = self.at(end)
-            undeclared = self.accounted_offset < first  # passed over, and the file does not declare it
-            return replace(moved, accounted_offset=self.accounted_offset) if undeclared else moved
+            return cursor.at(end)
         ahead = tuple((a, max(b, end) if a <= first <= b else b) for a, b in self.ahead)
-        return replace(self, ahead=_merged(ahead))
+        return replace(cursor, ahead=_merged(ahead))
+
+    def _declaring_not(self, first: int, last: int) -> Cursor:
+        """The cursor whose next file does not declare these offsets."""
+        owed, skipped = (tuple(subtract(union(it), [(first, last)])) for it in (self.owed, self.skipped))
+        return replace(self, owed=owed, skipped=skipped)
 
     def holding(self, ranges: Iterable[tuple[int, int]]) -> Cursor:
         """The cursor when the sink has these ranges, (first, end). Offsets between them still wait."""
@@ -106,11 +107,11 @@ class Cursor:
         return cursor
 
     def at(self, offset: int) -> Cursor:
-        """The cursor when everything below `offset` is accounted for."""
+        """The cursor when nothing below `offset` is still to be drained."""
         ahead = self.ahead
         while ahead and offset >= ahead[0][0]:
             offset, ahead = max(offset, ahead[0][1]), ahead[1:]
-        return replace(self, accounted_offset=offset, next_offset=offset, ahead=ahead)
+        return replace(self, next_offset=offset, ahead=ahead)
 
     def split(self, at: int) -> Cursor:
         """The cursor with live records from `at`, the partition's end; records below become backlog."""
@@ -125,7 +126,9 @@ class Cursor:
 
     def passed(self, end: int) -> Cursor:
         """The cursor when offsets below `end` are passed over; the next file declares them skipped."""
-        return replace(self.at(max(end, self.next_offset)), accounted_offset=self.accounted_offset)
+        drained = [(first, stop - 1) for first, stop in self.ahead if first < stop]
+        skipped = subtract(list(_both_ends(self.next_offset, end)), drained)
+        return replace(self.at(max(end, self.next_offset)), skipped=(*self.skipped, *skipped))
 
     def next_epoch(self, epoch: int, first: int, end: int) -> Cursor:
         """The cursor at the first offset of the next epoch.
@@ -135,17 +138,16 @@ class Cursor:
         end = max(end, self.next_offset)
         untouched = end == self.epoch_first_offset
         lost = (*self.owed, *_both_ends(self.next_offset, end))
-        skipped = _both_ends(self.accounted_offset, self.next_offset)
         return Cursor(
             self.stream,
             self.partition,
             epoch,
-            *(first, first, first),
+            *(first, first),
             previous=self.previous if untouched and self.previous else (self.epoch, end),
             earlier_lost=(*self.earlier_lost, *((self.epoch, *lost_range) for lost_range in lost)),
             earlier_skipped=(
                 *self.earlier_skipped,
-                *((self.epoch, *skipped_range) for skipped_range in skipped),
+                *((self.epoch, *skipped_range) for skipped_range in self.skipped),
             ),
         )
 
@@ -157,8 +159,8 @@ class Cursor:
         ahead = self.ahead or (begun,)
         if self.ahead and self.ahead[0][0] > self.next_offset:
             ahead = (begun, *self.ahead)
-        accounted = min(self.accounted_offset, first)  # ranges passed over below still have to be declared
-        return replace(self, accounted_offset=accounted, next_offset=first, ahead=ahead)
+        again = self._declaring_not(first, self.next_offset - 1)
+        return replace(again, next_offset=first, ahead=ahead)
 
 
 def _both_ends(first: int, end: int) -> Spans:

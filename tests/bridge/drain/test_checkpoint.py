@@ -54,7 +54,7 @@ def test_a_file_is_under_way_until_it_is_finished(path: Path) -> None:
     checkpoint.save()
     checkpoint = again(checkpoint)
     assert (checkpoint.intents, checkpoint.drain_seq, checkpoint.day) == ([], 1, "2023-11-14")
-    assert checkpoint.cursors == {("default", 2): Cursor("default", 2, EPOCH, 5, 20, 20)}
+    assert checkpoint.cursors == {("default", 2): Cursor("default", 2, EPOCH, 5, 20)}
     checkpoint.close()
 
 
@@ -62,7 +62,7 @@ def test_the_number_and_the_records_of_a_file_that_is_given_up_go_to_the_next(pa
     checkpoint = opened(path)
     second = replace(INTENT, drain_seq=2, first_offset=20, last_offset=25, lost=(), skipped=())
     third = replace(second, drain_seq=3, first_offset=26, last_offset=29)
-    checkpoint.begin([INTENT, second, third])
+    checkpoint.begin([INTENT, replace(second, skipped=((3, 4),)), third])
     checkpoint.finish()
     checkpoint.give_up()
     assert checkpoint.cursors["default", 2].previous == second.previous
@@ -71,7 +71,7 @@ def test_the_number_and_the_records_of_a_file_that_is_given_up_go_to_the_next(pa
     checkpoint = again(checkpoint)
     assert (checkpoint.free, checkpoint.drain_seq, checkpoint.number()) == ([2], 3, 2)
     cursor = checkpoint.cursors["default", 2]
-    assert (cursor.next_offset, cursor.owed) == (30, ((20, 25),))
+    assert (cursor.next_offset, cursor.owed, cursor.skipped) == (30, ((20, 25),), ((3, 4),))
     late = replace(second, first_offset=30, last_offset=31, lost=((20, 25),))
     assert checkpoint.settled_to == 3
     checkpoint.begin([late])
@@ -98,7 +98,7 @@ def test_a_turn_in_which_all_was_compared_is_saved_once(path: Path) -> None:
 
 def test_it_is_written_as_the_golden_bytes_and_read_from_them(path: Path) -> None:
     checkpoint = opened(path)
-    cursor = Cursor("cam@gate", 0, WIDE, 0, 3, 7, (1, 2), ((9, 12),), ((1, 2),))
+    cursor = Cursor("cam@gate", 0, WIDE, 0, 7, (1, 2), ((9, 12),), ((1, 2),), skipped=((3, 6),))
     intent = dataclasses.replace(INTENT, epoch=WIDE, installation="0123456789abcdef" * 2)
     checkpoint.move(cursor)
     checkpoint.begin([intent])
@@ -117,7 +117,23 @@ def test_one_of_a_version_before_is_read(path: Path, file: Path, more: tuple[Any
     path.write_bytes(file.read_bytes())
     checkpoint = opened(path)
     assert checkpoint.intents == [INTENT]
-    assert checkpoint.cursors["cam@gate", 0] == Cursor("cam@gate", 0, EPOCH, 0, 3, 7, (1, 2), *more)
+    cursor = Cursor("cam@gate", 0, EPOCH, 0, 7, (1, 2), *more)
+    assert checkpoint.cursors["cam@gate", 0] == replace(cursor, skipped=((3, 6),))
+    checkpoint.close()
+
+
+def test_skipped_ranges_with_drained_records_between_them_are_saved(path: Path) -> None:
+    checkpoint = opened(path)
+    cursors = [
+        Cursor("default", 1, EPOCH, 0, 20, owed=((7, 8),), skipped=((3, 6), (9, 12))),
+        Cursor("default", 2, EPOCH, 0, 20, skipped=((3, 19),)),
+        Cursor("default", 3, EPOCH, 0, 20),
+    ]
+    for cursor in cursors:
+        checkpoint.move(cursor)
+    checkpoint.save()
+    checkpoint = again(checkpoint)
+    assert list(checkpoint.cursors.values()) == cursors
     checkpoint.close()
 
 

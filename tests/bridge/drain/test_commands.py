@@ -116,6 +116,67 @@ def test_the_number_of_skipped_records_has_none_that_is_drained_already(
             assert skip(drained, None, None) == wanted
 
 
+def declared(root: Path) -> tuple[set[int], set[int], set[int]]:
+    """Offsets of the partition that are in files, declared lost, and declared skipped."""
+    lost, skipped = set[int](), set[int]()
+    for footer in footers(root):
+        for offsets, ranges, earlier in (
+            (lost, footer.lost, footer.earlier_lost),
+            (skipped, footer.skipped, footer.earlier_skipped),
+        ):
+            for epoch, first, last in (*((footer.epoch, *pair) for pair in ranges), *earlier):
+                offsets.update(range(first, last + 1) if epoch == EPOCH else ())
+    return set(offsets_drained(root / "lake")["default", 0, EPOCH]), lost, skipped
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_records_that_were_drained_ahead_are_not_declared_skipped(
+    runtime_directory: Path, tmp_path: Path, again: bool
+) -> None:
+    """`again`: the bridge restarts before a file declares what was skipped."""
+    chosen = bridges.settings(runtime_directory, tmp_path, file_bytes=4096, live_after_ms=0)
+    with ring(runtime_directory) as made:
+        publish(made, 5)
+        with drain(chosen) as drained:
+            run_dry(drained)
+            drain_next_to_backlog(made, drained)
+            drained.collect()
+            skip(drained, None, None)
+            if not again:
+                publish(made, 5)
+                run_dry(drained)
+        if again:
+            with drain(chosen) as drained:
+                publish(made, 5)
+                run_dry(drained)
+    there, lost, skipped = declared(tmp_path)
+    assert set(range(205, 225)) & there
+    assert (there & skipped, there | skipped, lost) == (set(), set(range(230)), set())
+
+
+def test_what_was_skipped_is_declared_when_the_rest_of_the_backlog_is_lost(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    chosen = bridges.settings(runtime_directory, tmp_path, file_bytes=4096, live_after_ms=0)
+    with ring(runtime_directory) as made:
+        publish(made, 5)
+        with drain(chosen) as drained:
+            run_dry(drained)
+            drain_next_to_backlog(made, drained)
+            drained.collect()
+            (cursor,) = drained.checkpoint.cursors.values()
+            first = cursor.next_offset
+            drained.redirect(RingName("default", 0), cursor.passed(first + 3))
+            drained.collect()
+        made.unlink()
+    with ring(runtime_directory, epoch=EPOCH + 1) as made, drain(chosen) as drained:
+        publish(made, 5)
+        run_dry(drained)
+    there, lost, skipped = declared(tmp_path)
+    assert (skipped, lost) == (set(range(first, first + 3)), set(range(first + 3, 225)) - there)
+    assert there | lost | skipped == set(range(225))
+
+
 # ---- after any command at any time, each offset is in a file or declared ----
 
 
@@ -123,10 +184,10 @@ class Partition:
     """A cursor, files under way that arrive in their order, and what files then hold and say."""
 
     def __init__(self) -> None:
-        self.cursor = Cursor("default", 0, EPOCH, 0, 0, 0)
+        self.cursor = Cursor("default", 0, EPOCH, 0, 0)
         self.intents: list[WriteIntent] = []
         self.end = 0
-        self.told: set[int] = set()
+        self.told: list[int] = []  # each offset once, unless some are drained again on purpose
 
     @property
     def reached(self) -> Cursor:
@@ -144,16 +205,15 @@ class Partition:
             return False
         last = min(first + count, stop) - 1
         lost = tuple(union((*cursor.owed, *(((start, first - 1),) if gone else ()))))
-        passed = start == cursor.next_offset and cursor.accounted_offset < cursor.next_offset
-        skipped = ((cursor.accounted_offset, cursor.next_offset - 1),) if passed else ()
-        self.intents.append(WriteIntent(1, 0, "default", 0, EPOCH, 0, None, first, last, lost, skipped))
+        words = (first, last, lost, cursor.skipped)
+        self.intents.append(WriteIntent(1, 0, "default", 0, EPOCH, 0, None, *words))
         return True
 
     def arrive(self) -> None:
         intent = self.intents.pop(0)
         self.cursor = self.cursor.after(intent)
         for first, last in (*intent.lost, *intent.skipped, (intent.first_offset, intent.last_offset)):
-            self.told.update(range(first, last + 1))
+            self.told += range(first, last + 1)
 
     def run_dry(self) -> None:
         for _ in range(1000):
@@ -164,7 +224,7 @@ class Partition:
         raise AssertionError(self.cursor)
 
 
-ACTS = st.sampled_from(["publish", "live", "backlog", "arrive", "split", "skip", "back"])
+ACTS = st.sampled_from(["publish", "live", "backlog", "arrive", "split", "skip", "back", "gone"])
 
 
 @settings(max_examples=300, deadline=None)
@@ -183,11 +243,14 @@ def test_each_offset_is_in_a_file_or_declared_whatever_is_told_when(acts: list[t
             partition.cursor = partition.cursor.split(partition.end)
         elif what == "skip":
             partition.cursor = partition.cursor.passed(partition.end)
+        elif what == "gone" and not partition.intents and (stop := partition.cursor.stop_offset) is not None:
+            partition.cursor = partition.cursor.lost_until(stop)
         elif what == "back":
             partition.cursor = partition.cursor.back(max(partition.cursor.next_offset - number, 0))
     partition.run_dry()
     partition.end += 1  # whose file says what was passed over last
     partition.run_dry()
-    assert partition.told >= set(range(partition.end))
+    assert set(partition.told) == set(range(partition.end))
+    assert len(partition.told) == partition.end or any(what == "back" for what, _ in acts)
     cursor = replace(partition.cursor, ahead=())
-    assert (cursor.next_offset, cursor.accounted_offset, cursor.owed) == (partition.end, partition.end, ())
+    assert (cursor.next_offset, cursor.skipped, cursor.owed) == (partition.end, (), ())

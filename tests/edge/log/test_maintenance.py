@@ -126,7 +126,7 @@ def test_a_bridge_holds_what_its_checkpoint_lacks(tmp_path: Path) -> None:
     assert list(holds("default-0")) == [Floor("bridge lake", 0, 0), Floor("bridge other", 0, 0)]
     checkpoint = Checkpoint.open(tmp_path / "bridge" / "lake.checkpoint", "here", "file:///lake")
     for offset in (10, 250):
-        checkpoint.move(Cursor("t", 0, 7, 0, offset, offset))
+        checkpoint.move(Cursor("t", 0, 7, 0, offset))
         checkpoint.save()
         assert list(holds("t-0")) == [Floor("bridge lake", 7, offset)]
     assert list(holds("t-1")) == [Floor("bridge lake", 0, 0)]

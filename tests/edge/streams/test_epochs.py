@@ -120,7 +120,7 @@ def _in_a_ring(config: Config, epoch: int) -> None:
 def _in_a_bridge_checkpoint(config: Config, epoch: int) -> None:
     (config.state_dir / "bridge").mkdir()
     checkpoint = Checkpoint.open(config.state_dir / "bridge" / "lake.checkpoint", "edge", "sink")
-    checkpoint.move(Cursor("x", 0, 5 << 32 | epoch, 0, 0, 0))  # as in the lake
+    checkpoint.move(Cursor("x", 0, 5 << 32 | epoch, 0, 0))  # as in the lake
     checkpoint.save()
     checkpoint.close()
 
