@@ -37,6 +37,7 @@ from bridge.errors import BadName, SinkUnavailable
 from bridge.format.sink_batch import Rejected, SinkBatch, SinkRecord
 from bridge.sinks.mqtt_commands import FROM, WAITING_MAX, Commands
 from bridge.sinks.mqtt_link import UpstreamBroker, explained, open_link, received
+from bridge.sinks.resolver_loop import ResolverLoop
 from edge.client.connection import Link
 from edge.client.errors import ConnectionLost
 from edge.mqtt import Connect, Properties, ProtocolError, PubAck, Publish, ReasonCode, Version, check_filter
@@ -161,7 +162,7 @@ class MqttSink:
         """See RecordSink."""
         self._edge = edge
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop = ResolverLoop()
             self._thread = threading.Thread(
                 target=self._run, args=(self._loop,), name="brim-mqtt", daemon=True
             )

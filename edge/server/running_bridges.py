@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_DRAINS = ("starting", "idle", "draining")  # conditions of a bridge whose sink is not known to be away
+_CONNECTED = ("idle", "draining")  # conditions of a bridge whose sink has answered
+_DRAINS = ("starting", *_CONNECTED)  # conditions of a bridge whose sink is not known to be away
 STILL_ENDS = "its files in flight are not complete yet; reload again"
 DRAIN_AT_STOP_S = 5.0  # at most, for the records that linger when the broker stops
 
@@ -85,6 +86,8 @@ class RunningBridges:
 
         After the stop the machine may be switched off, and rings are in memory. A bridge that is
         paused, or whose sink is away, drains nothing; the others take at most DRAIN_AT_STOP_S together.
+        No client is served meanwhile. So bridges end at the same time, and one without a connection to its
+        sink gets no more than DRAIN_AT_STOP_S: it has no file in flight.
         """
         drains = [
             running.bridge
@@ -92,8 +95,11 @@ class RunningBridges:
             if running.bridge.state().condition in _DRAINS
         ]
         await asyncio.gather(*(asyncio.to_thread(bridge.flush, DRAIN_AT_STOP_S) for bridge in drains))
-        for name in reversed(list(self._running)):
-            await self._stop(name)
+        for running in self._running.values():
+            running.bridge.stop(0)
+        for name, running in reversed(list(self._running.items())):
+            is_connected = running.bridge.state().condition in _CONNECTED
+            await self._stop(name, None if is_connected else DRAIN_AT_STOP_S)
 
     def schema_of(self, name: str) -> str:
         """Id of the payload schema of a bridge of this process; "": none."""
@@ -151,15 +157,19 @@ class RunningBridges:
             return f"{reason}; {state}"
         return ""
 
-    async def _stop(self, name: str) -> bool:
-        """Stop a bridge, which completes its files in flight. False: it has not ended in time."""
+    async def _stop(self, name: str, timeout_s: float | None = None) -> bool:
+        """Stop a bridge, which completes its files in flight. False: it has not ended in time.
+
+        `timeout_s`: None: the longest that a put takes.
+        """
         running = self._running.get(name)
         if running is None:
             return True
         if running.control is not None:
             await running.control.stop()
             running.control = None
-        if not await asyncio.to_thread(running.bridge.stop):
+        limit = () if timeout_s is None else (timeout_s,)
+        if not await asyncio.to_thread(running.bridge.stop, *limit):
             return False
         del self._running[name]
         self._known.pop(name, None)
