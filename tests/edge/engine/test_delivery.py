@@ -18,6 +18,7 @@ from edge.mqtt import (
     Subscription,
     Unsubscribe,
     Version,
+    encode,
 )
 from edge.mqtt.properties import NO_PROPERTIES
 from tests.support.mqtt_bench import BEGIN_NS, Bench, Wire
@@ -281,6 +282,21 @@ def test_a_publish_that_was_too_large_has_defined_no_alias() -> None:
         (packet,) = got(client)
         assert (packet.topic, packet.payload) == ("t", b"small")
         assert packet.properties.topic_alias
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_an_alias_never_makes_a_message_too_large(known: bool) -> None:
+    longest = 50 - len(encode(Publish("t"), Version.V5))
+    with Bench() as bench:
+        wants = Properties(topic_alias_maximum=8, maximum_packet_size_bytes=50)
+        client, publisher = v5(bench, wants=wants), bench.client("p")
+        subscribe(client, Subscription("#"))
+        if known:
+            publisher.send(Publish("t"))
+            assert got(client)[0].properties.topic_alias
+        publisher.send(Publish("t", bytes(longest)), Publish("t", bytes(longest + 1)))
+        assert got(client) == [Publish("t", bytes(longest))]
+        assert bench.stats.dropped()["too large"] == 1
 
 
 # ---- the longest packet a client takes ----

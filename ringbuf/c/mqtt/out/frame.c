@@ -176,20 +176,37 @@ static mq_built check_producer_record(const mq_engine *engine, const mq_entry *e
 
 /* ---- the frame ---- */
 
+static uint32_t bytes_max_of(const mq_connection *connection)
+{
+    return connection->send_max_bytes ? connection->send_max_bytes : PACKET_MAX_BYTES;
+}
+
+/* Add the length of the properties. */
+static void measure_properties(mq_frame *out)
+{
+    out->added = out->properties_length + (out->expires ? EXPIRY_BYTES : 0) + (out->alias ? ALIAS_BYTES : 0) +
+                 (out->ids ? out->ids->length : 0);
+    out->length += mq_variable_bytes(out->added) + out->added;
+}
+
 static void plan_properties(const mq_engine *engine, mq_connection *connection, const mq_entry *entry,
                             mq_frame *out)
 {
-    uint32_t number = entry->options >> MQ_OPTION_IDS_SHIFT;
+    uint32_t number = entry->options >> MQ_OPTION_IDS_SHIFT, length = out->length;
     out->ids = number ? mq_subscription_ids_at(engine, number) : NULL;
     out->alias = 0;
     out->alias_is_known = false;
     if (connection->alias_max > 0)
         mq_alias_choose(engine, connection, entry, out);
-    out->added = out->properties_length + (out->expires ? EXPIRY_BYTES : 0) + (out->alias ? ALIAS_BYTES : 0) +
-                 (out->ids ? out->ids->length : 0);
-    out->length += mq_variable_bytes(out->added) + out->added;
+    measure_properties(out);
     if (out->alias_is_known)
         out->length -= out->topic_length;
+    if (out->alias && mq_frame_bytes(out) > bytes_max_of(connection)) { /* maybe it fits without an alias */
+        out->alias = 0;
+        out->alias_is_known = false;
+        out->length = length;
+        measure_properties(out);
+    }
 }
 
 /* Remove the prefix of the client's tenant from the topic.  False: the topic is in another name space, so the
@@ -217,8 +234,8 @@ mq_built mq_frame_plan(mq_engine *engine, mq_connection *connection, const mq_en
     out->length = 2 + out->topic_length + (entry->options & MQ_OPTION_QOS ? 2 : 0) + out->payload_length;
     if (connection->version == 5)
         plan_properties(engine, connection, entry, out);
-    uint32_t bytes_max = connection->send_max_bytes ? connection->send_max_bytes : PACKET_MAX_BYTES;
-    return mq_frame_bytes(out) > bytes_max ? MQ_TOO_LARGE : MQ_BUILT; /* [MQTT-3.1.2-24] */
+    /* [MQTT-3.1.2-24] */
+    return mq_frame_bytes(out) > bytes_max_of(connection) ? MQ_TOO_LARGE : MQ_BUILT;
 }
 
 static uint8_t *put_uint16(uint8_t *to, uint32_t value)
