@@ -8,8 +8,8 @@ FILTER is a topic filter (plant/+/temp); without one, ls shows all topics. Clear
 retained message to each topic, as MQTT requires, so subscribers are notified. Only the broker's own user and
 root may clear. Topics of the broker ($SYS) are shown if the filter names them, and never cleared.
 
-Exit status: 0 done, 1 a topic has no retained message, or its payload is cut, 2 wrong arguments, 3 no broker
-is reachable, 4 refused, with the reason.
+Exit status: 0 done, 1 a topic has no retained message, its payload is cut, or it cannot be cleared, 2 wrong
+arguments, 3 no broker is reachable, 4 refused, with the reason.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from edge.local.protocol import Cleared, ClearRetained, Connection, Retained, Re
 from edge.terminal_escape import escaped, escaped_payload
 
 WHOLE_BYTES = 64 << 10  # longest payload of one answer
+NAMED_MAX, NAME_MAX = 10, 200  # topics that an error names, and characters of each
 
 
 def _age_s(row: Row) -> float:
@@ -123,25 +124,34 @@ def _get(connection: Connection, topic: str, *, as_json: bool) -> int:
     return Exit.OK if shown and not cut else Exit.INCOMPLETE
 
 
-def _clear_all(connection: Connection, topic_filter: str) -> int:
-    """Clear the messages of one filter, a page at a time. Returns their number."""
+def _clear_all(connection: Connection, topic_filter: str) -> tuple[int, list[str]]:
+    """Clear the messages of one filter, a page at a time. Returns their number, and the topics that stay."""
     count = 0
+    refused: list[str] = []
     after: int | None = 0
     while after is not None:
         answer = connection.request(ClearRetained(topic_filter, after), Cleared)
         count += answer.count
+        refused += answer.refused
         if answer.count == 0 and answer.after == after:
             text = f"the ring is full; cleared: {counted(count, 'message')}"
             raise EdgeError(text, hint="see `brim status`, and clear again")
         after = answer.after
-    return count
+    return count, refused
 
 
 def _clear(connection: Connection, filters: list[str], *, as_json: bool) -> int:
+    status = Exit.OK
     for topic_filter in filters:
-        count = _clear_all(connection, topic_filter)
+        count, refused = _clear_all(connection, topic_filter)
         if as_json:
             print(msgspec.json.encode({"filter": topic_filter, "cleared": count}).decode())
         else:
             print(escaped(f"{counted(count, 'retained message')} of {topic_filter} cleared"))
-    return 0
+        if refused:
+            names = ", ".join(escaped(topic[:NAME_MAX]) for topic in refused[:NAMED_MAX])
+            text = f"{counted(len(refused), 'message')} not cleared, no ring can store the topic: {names}"
+            hint = "raise ring_bytes of the stream, or the limits of topics in [limits], and clear again"
+            print(error_text("retained", text, hint, as_json=as_json), file=sys.stderr)
+            status = Exit.INCOMPLETE
+    return status

@@ -337,7 +337,7 @@ class LocalEndpoint(Server[LocalPeer]):
         _check_filter(request.filter)
         first, until_s = request.first, time.monotonic() + ROOM_MAX_S
         while True:
-            (count, after), lacking = await self._change(lambda: admin.clear(request.filter, first))
+            (count, after, refused), lacking = await self._change(lambda: admin.clear(request.filter, first))
             if count or after != first or time.monotonic() > until_s:
                 break
             await asyncio.sleep(POLL_S)  # the ring has no room now
@@ -345,7 +345,7 @@ class LocalEndpoint(Server[LocalPeer]):
             facts = pairs(filter=request.filter, count=count, uid=peer.uid, pid=peer.pid)
             audit.info("retained messages cleared by an operator %s", facts)
             await _wait_for_sync(lacking)
-        return Cleared(count, after)
+        return Cleared(count, after, tuple(refused))
 
     async def _change(self, change: Callable[[], T]) -> tuple[T, Callable[[], str]]:
         """Make a change on the writer thread; see SyncedChanges.make()."""

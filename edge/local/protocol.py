@@ -234,11 +234,15 @@ class ClearRetained(Message, frozen=True, tag="clear_retained"):
     version: int = VERSION
 
 
-class Cleared(Message, frozen=True):
-    """Number of removed messages; `after`: None at the end, otherwise the place to continue from."""
+class Cleared(Message, frozen=True, omit_defaults=True):
+    """Number of removed messages; `after`: None at the end, otherwise the place to continue from.
+
+    `refused`: topics of which the broker can never store an empty message, so that theirs stays.
+    """
 
     count: int
     after: int | None
+    refused: tuple[str, ...] = ()
 
 
 class Delayed(Message, frozen=True):

@@ -114,16 +114,20 @@ async def forget(console: Console, call: Call, body: OneClient) -> Result:
 
 
 async def clear_retained(console: Console, call: Call, body: OneFilter) -> Result:
-    """Remove the retained messages that a filter matches; `count` is their number."""
-    count, after = 0, 0
+    """Remove the retained messages that a filter matches; `count` is their number.
+
+    `refused` is the number of those that stay, because no ring can store their topic.
+    """
+    count, after, refused = 0, 0, 0
     for _ in range(CLEARED_PAGES_MAX):
         answer = await console.link.request(ClearRetained(body.filter, after), Cleared)
         count += answer.count
+        refused += len(answer.refused)
         if answer.after is None:
             break
         after = answer.after
     console.record(call, "clear retained", filter=body.filter, count=count)
-    return {"count": count}
+    return {"count": count, "refused": refused}
 
 
 async def publish(console: Console, call: Call, body: OneMessage) -> Result:
