@@ -5,10 +5,11 @@ Owns each Log of the log directory, its thread while the broker runs, and the on
 (persistence/read/directories.py has the names).
 
 A start opens every existing log, also those without a current ring: they have records of rings that were
-moved, and are read as before. Such a log has no thread, and its segments stay.
+moved, and are read as before. Such a log has no thread, and its segments stay. If its disk takes no changes,
+it is only read, without a recovery.
 
-Invariants: a ring continues after its last record in any log. A log that cannot be opened prevents the start
-of the broker, because offsets could be given twice.
+Invariants: a ring continues after its last record in any log. A log that is needed and cannot be opened
+prevents the start of the broker, because offsets could be given twice.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from persistence.errors import is_process_limit
 from persistence.files import OsFiles
 from persistence.free_disk_space import DiskRules, floors, segment_bytes_for
 from persistence.log.copied_rings import CopiedRing, CopiedRingsWriter
+from persistence.log.recovery import recover
 from persistence.read.directories import home, logs_in, may_have
 from persistence.read.merged_reader import MergedReader
 from persistence.segment.format import SEGMENT_SUFFIX
@@ -79,6 +81,7 @@ class LogSet:
         # called when a log stops or resumes accepting records
         self.on_change: Callable[[], object] | None = None
         self._logs: dict[Path, Log] = {}
+        self._only_read: dict[Path, LogReader] = {}  # logs without a ring, on a disk that takes no changes
         self._threads: dict[Path, LogThread] = {}
         self._ends: dict[str, RingEnd] = {}
         self._homes: dict[str, Path] = {}
@@ -241,9 +244,10 @@ class LogSet:
 
     def readers_of(self, ring_name: str) -> list[LogReader]:
         """Readers of all logs that may have records of the ring; the log it is written to first."""
+        readers = {directory: ring_log.reader for directory, ring_log in self._logs.items()} | self._only_read
         directories = [
-            log_of_directory.reader
-            for directory, log_of_directory in self._logs.items()
+            reader
+            for directory, reader in readers.items()
             if may_have(self.directory, directory, ring_name) or ring_name in self._recovered[directory]
         ]
         own = self._homes.get(ring_name)
@@ -351,6 +355,9 @@ class LogSet:
             report = opened.recover()
         except (LogError, OSError) as error:
             opened.close()
+            if isinstance(error, OSError) and directory not in self._homes.values():
+                self._open_only_read(directory, error)
+                return
             raise _unusable(directory, error) from error
         self._recovered[directory] = frozenset(report.rings)
         self._logs = {**self._logs, directory: opened}  # other threads may read the table
@@ -359,7 +366,23 @@ class LogSet:
         if foreign := sorted(name for name in report.rings if not may_have(self.directory, directory, name)):
             text = "log of one ring has records of others, which are read; check the mounts of its disk %s"
             log.warning(text, pairs(directory=directory, rings=",".join(foreign)))
-        for name, end in report.rings.items():
+        self._add_ends(report.rings)
+
+    def _open_only_read(self, directory: Path, error: OSError) -> None:
+        """Read the records of a log that cannot be recovered, and that no ring needs. Raises EdgeError."""
+        try:
+            recovered = recover(OsFiles(), str(directory), changes=False)
+        except OSError as unreadable:
+            raise _unusable(directory, unreadable) from unreadable
+        ends = {entry.name: RingEnd(entry.epoch, entry.next_offset) for entry in recovered.catalogue.values()}
+        self._recovered[directory] = frozenset(ends)
+        self._only_read[directory] = recovered.reader
+        facts = pairs(directory=directory, rings=len(ends), reason=problem_of(error))
+        log.warning("log without a stream is only read, its disk takes no changes %s", facts)
+        self._add_ends(ends)
+
+    def _add_ends(self, ends: Mapping[str, RingEnd]) -> None:
+        for name, end in ends.items():
             self._ends[name] = max(end, self._ends.get(name, end))
         for ring_log in self._logs.values():
             ring_log.set_other_ends(self._ends)

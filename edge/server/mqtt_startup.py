@@ -10,6 +10,7 @@ are bound first, so that a busy one is an error and not a half-started broker.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -241,7 +242,8 @@ class MqttServer:
         from bridge.format.installation import Installation, InstallationMismatch
 
         config = self.config
-        apart = [config.log_directory] if self.logs and _is_apart(config) else []
+        is_kept = self.logs is not None and _is_apart(config) and os.access(config.log_directory, os.W_OK)
+        apart = [config.log_directory] if is_kept else []
         copies = [*apart, config.runtime_dir]
         self._installation = Installation.open(config.state_dir, copies)
         try:

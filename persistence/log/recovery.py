@@ -13,6 +13,8 @@ a segment: then the start fails, instead of a start without that segment's recor
 If the disk does not permit the sync of the tail, unproven records are carried: read into memory, written
 again to the next segment, and shown after its sync.  The next segment then begins at the proof.
 
+With `changes` False, for a log that is only read, nothing is repaired: unproven records are shown at once.
+
 Every step may be interrupted and repeated: recovery of a recovered log changes nothing.
 """
 
@@ -78,16 +80,17 @@ class Recovered:
     notes: list[str] = field(default_factory=list)
 
 
-def recover(files: Files, directory: str) -> Recovered:
-    """Repair the log in `directory`.  The caller holds its lock.
+def recover(files: Files, directory: str, *, changes: bool = True) -> Recovered:
+    """Repair the log in `directory`.  The caller holds its lock.  Without `changes` only read it.
 
     Raises OSError only if the directory cannot be listed, or no more files may be opened.
     """
     names = files.listdir(directory)
     bases = sorted(base for base in map(base_of_name, names) if base is not None)
     state = Recovered(LogReader(files, directory))
-    _remove_temporaries(files, directory, names, state)
-    tables = _last_tables(files, directory, bases, state)
+    if changes:
+        _remove_temporaries(files, directory, names, state)
+    tables = _last_tables(files, directory, bases, state, changes=changes)
     for base in bases:
         table = tables.get(base)
         if table is not None and table is state.closed:
@@ -95,7 +98,7 @@ def recover(files: Files, directory: str) -> Recovered:
         else:
             state.reader.tables.add_sealed(base, table)
     state.reader.tables.bound()
-    for damage in state.damage:
+    for damage in state.damage if changes else ():
         _copy_to_quarantine(files, directory, damage, state)
     state.reader.tables.add_damage(state.damage)
     return state
@@ -111,7 +114,9 @@ def _remove_temporaries(files: Files, directory: str, names: Sequence[str], stat
                 state.notes.append(f"{name} could not be removed: {error.strerror}")
 
 
-def _last_tables(files: Files, directory: str, bases: list[int], state: Recovered) -> dict[int, SegmentTable]:
+def _last_tables(
+    files: Files, directory: str, bases: list[int], state: Recovered, *, changes: bool
+) -> dict[int, SegmentTable]:
     """Tables of the last segments, from one on whose whole first catalogue covers all before it.
 
     Without such a segment the last archive names the rings.
@@ -136,7 +141,7 @@ def _last_tables(files: Files, directory: str, bases: list[int], state: Recovere
                 state.closed = table
             else:
                 table = _read(files, path, name, ends_at, state.catalogue)
-                if last:
+                if last and changes:
                     table = _repair_last(files, directory, path, table, state)
                     state.is_proven = not _has_behind(table, table.proven)
         except (FormatError, OSError) as error:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from edge.config.directories import is_read_only
 from edge.config.loader import load
 from edge.doctor.files import check_files
 from edge.doctor.findings import Severity
-from edge.mqtt import PubAck, Publish
+from edge.mqtt import Properties, PubAck, Publish, SubAck, Subscribe, Subscription
 from persistence.durable_file import remedy_of
 from tests.support.brim_process import BrimProcess
 from tests.support.mqtt_socket import SocketClient
@@ -53,6 +54,34 @@ def test_a_start_on_a_read_only_disk_names_the_remedy(
     remount(disk, "rw")
     with broker:
         publish(broker)
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_log_without_a_stream_on_a_read_only_disk_is_read_and_does_not_prevent_a_start(
+    runtime_directory: Path, disk: Path, tmp_path: Path, killed: bool
+) -> None:
+    log = f'[log]\ndirectory = "{disk / "log"}"\n'
+    stream = '[[stream]]\nname = "s"\ntopics = ["t"]\ndurability = "disk"\n'
+    kept: dict[str, Any] = {"clean_start": False, "properties": Properties(session_expiry_interval_s=600)}
+    broker = BrimProcess(runtime_directory, tmp_path, log + stream, bridge=False)
+    broker.start()
+    with SocketClient(broker.port, "kept", **kept) as client:
+        client.send(Subscribe(1, (Subscription("t", 1),)))
+        assert isinstance(client.receive(), SubAck)
+    publish(broker)
+    (broker.kill if killed else broker.stop)()
+    (runtime_directory / "s-0.ring").unlink()
+    broker.config.write_text(broker.config.read_text().replace('durability = "disk"', ""))
+    remount(disk, "ro")
+    before = {path: path.read_bytes() for path in (disk / "log").rglob("*") if path.is_file()}
+    with broker:
+        with SocketClient(broker.port, "kept", **kept) as client:
+            message = client.receive()
+            assert isinstance(message, Publish)
+            assert bytes(message.payload) == b"x"
+        publish(broker)
+        broker.log_until("log without a stream is only read")
+    assert before == {path: path.read_bytes() for path in (disk / "log").rglob("*") if path.is_file()}
 
 
 def test_a_disk_that_an_error_has_made_read_only_is_recognized(tmp_path: Path) -> None:
