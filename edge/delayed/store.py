@@ -6,8 +6,10 @@
     tenant     number and bytes of the messages of each tenant, by its name
 
 Owns the file and its format: _TABLES, with APPLICATION_ID and SCHEMA_VERSION as SQLite's application_id and
-user_version. Rule for change: another schema gets another version, and this one still reads version 1, which
-had no table `tenant`.
+user_version. Rule for change: another schema gets another version, also in the only row of a table `format`
+(version), and this one still reads version 1, which had no table `tenant`. No checksum covers the header of
+the file. So a version that is not known and not in `format` is damage, which is repaired, and so is another
+application_id: the tables are read.
 
 Each transaction changes the table of tenants, too, so that a start reads no messages. After damage all
 messages are counted: when a damaged message is removed, and at a start that finds transactions lost.
@@ -150,11 +152,14 @@ class DelayedStore:
         """
         try:
             self._load()
-        except (OSError, sqlite3.OperationalError, NewerState):
+        except (OSError, NewerState):
             self.close()
             raise
         except sqlite3.DatabaseError as error:
-            self.rename(str(error))
+            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                self.close()
+                raise
+            self.rename(str(error))  # damage; SQLITE_ERROR: no such table, or an unknown file format
             self._load()
 
     def _load(self) -> None:
@@ -175,12 +180,7 @@ class DelayedStore:
         dropped = self._dropped_transactions()
         if is_empty:
             self._db.executescript("BEGIN;" + _IDENTITY + _TABLES + _TENANT_TABLE + "COMMIT;")
-        if execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise sqlite3.DatabaseError("the file belongs to another program")
-        if (version := execute("PRAGMA user_version").fetchone()[0]) > SCHEMA_VERSION:
-            raise NewerState(self.path, f"version {version} of the schema", f"1 to {SCHEMA_VERSION}")
-        if version < 1:
-            raise sqlite3.DatabaseError(f"version {version} of the schema (known: 1 to {SCHEMA_VERSION})")
+        is_current = self._is_current()
         row = execute("SELECT epoch, next_offset, messages, bytes, scale_ns, wall_ns FROM state").fetchone()
         if row is None:
             raise sqlite3.DatabaseError(NO_STATE)
@@ -189,14 +189,32 @@ class DelayedStore:
             self.ring_cursor, self.clock = (row[0], row[1]), (row[4], row[5])
         if dropped:
             self._check_all()
-        if dropped or version == 1:
+        if dropped or not is_current:
             execute("BEGIN IMMEDIATE")
             execute(_TENANT_TABLE)
-            execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             self._count_tenants()
             execute("COMMIT")
+        if not is_current:
+            self._db.executescript(_IDENTITY)
         self.tenant_use = self._stored_use()
         self.is_open = True
+
+    def _is_current(self) -> bool:
+        """True if the header is that of this version. False: the caller writes it.
+
+        Raises NewerState, sqlite3.DatabaseError.
+        """
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if application == APPLICATION_ID and version in (1, SCHEMA_VERSION):
+            return bool(version == SCHEMA_VERSION)
+        with suppress(sqlite3.OperationalError):  # no such table
+            if self._db.execute("SELECT version FROM format").fetchone() == (version,):
+                raise NewerState(self.path, f"version {version} of the schema", f"1 to {SCHEMA_VERSION}")
+        self._check_all()
+        facts = pairs(file=self.path, application_id=application, version=version)
+        log.warning("header of the delayed messages damaged, repaired %s", facts)
+        return False
 
     def _dropped_transactions(self) -> int:
         """Number of transactions that are lost behind a wrong frame of the log. Before the first write."""

@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import asdict
 
 from edge.delayed.store import (
-    APPLICATION_ID,
     SCHEMA_VERSION,
     DelayedMessage,
     DelayedStore,
@@ -171,23 +170,36 @@ def test_sums_of_tenants_are_right_after_a_message_with_a_damaged_topic(tmp_path
     store.close()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("user_version", 0), ("application_id", APPLICATION_ID ^ 1)],
-)
-def test_a_file_without_a_version_or_of_another_program_is_renamed_and_not_changed(
-    tmp_path: Path, name: str, value: int
-) -> None:
-    write_typical(tmp_path / "delayed.sqlite")
-    with closing(sqlite3.connect(tmp_path / "delayed.sqlite")) as db:
-        db.execute(f"PRAGMA {name} = {value}")
-    before = dumped(tmp_path / "delayed.sqlite")
-    store = DelayedStore(tmp_path / "delayed.sqlite", synced=False)
+@pytest.mark.parametrize(("begin", "costs"), [(60, False), (68, False), (44, True)])
+def test_a_flipped_bit_in_the_header_prevents_no_start(tmp_path: Path, begin: int, costs: bool) -> None:
+    """user_version, application_id, and the format of the schema, which SQLite itself checks."""
+    file = tmp_path / "delayed.sqlite"
+    write_typical(file)
+    before, content = dumped(file), file.read_bytes()
+    for bit in range(begin * 8, begin * 8 + 32):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(damaged)
+        store = DelayedStore(file, synced=False)
+        store.open()
+        store.close()
+        assert store.renamed is None or costs
+        assert store.renamed is not None or dumped(file) == before
+
+
+def test_a_file_of_another_program_is_renamed_and_not_changed(tmp_path: Path) -> None:
+    file = tmp_path / "delayed.sqlite"
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("CREATE TABLE message (text)")
+    before = file.read_bytes()
+    store = DelayedStore(file, synced=False)
     store.open()
     assert store.messages == 0
     store.close()
     assert store.renamed is not None
-    assert dumped(store.renamed) == before
+    with closing(sqlite3.connect(store.renamed)) as db:
+        assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("message",)]
+    assert len(store.renamed.read_bytes()) == len(before)
 
 
 if __name__ == "__main__" and not GOLDEN.exists():

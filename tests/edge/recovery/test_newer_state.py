@@ -42,7 +42,10 @@ def delayed(state: Path) -> Path:
     store.open()
     store.close()
     with closing(sqlite3.connect(file)) as db:
-        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        db.executescript(
+            f"PRAGMA user_version = {SCHEMA_VERSION + 1}; CREATE TABLE format (version);"
+            f"INSERT INTO format VALUES ({SCHEMA_VERSION + 1});"
+        )
     return file
 
 
