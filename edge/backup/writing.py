@@ -34,7 +34,7 @@ from edge.backup.log_tail import logged_end, tail_of
 from edge.backup.manifest import BackupFile, Manifest, partial_of, write_manifest
 from edge.delayed.ring import RING as DELAYED_RING
 from edge.delayed.store import FILE_NAME as DELAYED
-from edge.delayed.store import read_ring_cursor
+from edge.delayed.store import is_exclusive, read_ring_cursor
 from edge.errors import EdgeError
 from edge.recovery.state_files import SESSIONS_RING
 from edge.session_store.snapshot_file import parse_snapshot
@@ -167,6 +167,9 @@ class _Backup:
             self.missing.append('delayed messages in memory ([delayed] has durability = "process")')
         if not (source := self.files.state_dir / DELAYED).exists():
             return
+        if self.save is not None and is_exclusive(source):
+            self.missing.append(f"delayed messages: on this file system only a stopped broker's: {source}")
+            return
         try:
             self.copied.append(copy_database(source, self.root, f"{STATE}/{DELAYED}", self.advance))
         except sqlite3.Error as error:
@@ -228,9 +231,9 @@ class _Backup:
         """Report delayed messages that are acknowledged and not in their file: it gets them some milliseconds
         later, but not from a broker that was killed, or on a full disk.
         """
-        if (self.files.runtime_dir / DELAYED).exists():  # reported as a whole
-            return
         store = self.files.state_dir / DELAYED
+        if (self.files.runtime_dir / DELAYED).exists() or (self.save is not None and is_exclusive(store)):
+            return  # reported as a whole
 
         def stored_end() -> int:
             with suppress(sqlite3.Error):

@@ -23,6 +23,7 @@ DIRECTORY_MODE = 0o750  # the group may read rings; for others they are invisibl
 CREDENTIALS = "$CREDENTIALS_DIRECTORY/"
 INSTANCE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,31}")  # name of an instance
 MOUNT = "mount it for writing, `dmesg` may have the cause, or "  # remedy of a read-only file system
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # a space, for example, in a list of mounts
 SERVICE_DIR = "/run"  # parent of the runtime directory of a system service
 
 
@@ -133,6 +134,21 @@ def is_read_only(path: Path) -> bool:
             if mount.split(" ")[2] == f"{os.major(device)}:{os.minor(device)}":
                 return "emergency_ro" in options.split(" ")[-1].split(",")  # statvfs() does not show it
     return False
+
+
+def file_system(path: Path) -> str:
+    """Type of the file system of an existing path, such as "ext4"; "" if it is not known.
+
+    By the longest mount point: a subvolume of btrfs has a device number that no mount has.
+    """
+    real, longest, kind = os.path.realpath(path), 0, ""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+            mount, _, described = line.partition(" - ")
+            point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), mount.split(" ")[4])
+            if len(point) >= longest and f"{real}/".startswith(f"{point.rstrip('/')}/"):
+                longest, kind = len(point), described.split(" ")[0]
+    return kind
 
 
 def _sync_name(path: Path) -> None:

@@ -44,6 +44,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from edge.auth.tenant_names import MARK, prefix_in, tenant_of
+from edge.config.directories import file_system
 from edge.delayed.write_ahead_log import Dropped, dropped_transactions
 from edge.errors import NewerState
 from edge.logging_setup import pairs
@@ -58,6 +59,7 @@ CACHE_BYTES = 16 << 20
 WAL_PAGES = 1_000  # of the write-ahead log; then SQLite moves them to the file
 OVERHEAD_BYTES = 64  # of a message in table and index; MQ_DELAYED_OVERHEAD_BYTES
 FILE_MODE = 0o640
+_COPY_ON_WRITE = ("btrfs", "bcachefs")  # see is_exclusive()
 
 _IDENTITY = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
 _TENANT_TABLE = """
@@ -165,9 +167,7 @@ class DelayedStore:
     def _load(self) -> None:
         self.close()  # an attempt that failed
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, FILE_MODE))
-        self._db = sqlite3.connect(
-            self.path, isolation_level=None, check_same_thread=False, cached_statements=16
-        )
+        self._db = _connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=16)
         self._db.text_factory = _text
         self._commits_are_synced = True  # the default of SQLite
         execute = self._db.execute
@@ -220,7 +220,8 @@ class DelayedStore:
         """Number of transactions that are lost behind a wrong frame of the log. Before the first write."""
         dropped = Dropped()
         with suppress(FileNotFoundError):
-            self._index = os.open(f"{self.path}-shm", os.O_RDONLY | os.O_CLOEXEC)
+            if not is_exclusive(self.path):
+                self._index = os.open(f"{self.path}-shm", os.O_RDONLY | os.O_CLOEXEC)
             (page_bytes,) = self._db.execute("PRAGMA page_size").fetchone()
             dropped = dropped_transactions(self.path, self._index, page_bytes)
         self.is_interrupted = dropped.may_be_kill
@@ -397,8 +398,25 @@ def read_ring_cursor(path: Path) -> tuple[int, int]:
     return row[0], row[1]
 
 
+def is_exclusive(path: Path) -> bool:
+    """True if only the process that has opened the store can read it.
+
+    SQLite maps a file with the index of its write-ahead log. A file system that writes each change to a new
+    place has no room for it on a full disk, and the kernel ends the process (SIGBUS). There the index is in
+    the memory of the process.
+    """
+    return file_system(path.parent) in _COPY_ON_WRITE
+
+
+def _connect(path: Path, query: str = "", **options: Any) -> sqlite3.Connection:
+    vfs = "unix-excl" if is_exclusive(path) else "unix"
+    database: sqlite3.Connection
+    database = sqlite3.connect(f"{path.absolute().as_uri()}?vfs={vfs}{query}", uri=True, **options)
+    return database
+
+
 def _read_only(path: Path) -> closing[sqlite3.Connection]:
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    db = _connect(path, "&mode=ro")
     db.text_factory = _text
     return closing(db)
 

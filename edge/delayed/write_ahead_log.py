@@ -36,14 +36,15 @@ class Dropped(NamedTuple):
 def dropped_transactions(database: Path, index: int, page_bytes: int) -> Dropped:
     """Transactions that SQLite dropped when it opened the database.
 
-    It must have read it, and must not have written since. `index`: descriptor of NAME-shm. It stays open as
-    long as the database: its close would end the locks of SQLite on that file, which are those of the
-    process, and another process that opens the database would truncate the file under this one. Raises
-    OSError.
+    It must have read it, and must not have written since. `index`: descriptor of NAME-shm; -1: the index is
+    in memory, and all checksums are computed again. It stays open as long as the database: its close would
+    end the locks of SQLite on that file, which are those of the process, and another process that opens the
+    database would truncate the file under this one. Raises OSError.
     """
-    valid = int.from_bytes(os.pread(index, 4, 16), sys.byteorder)
-    with open(f"{database}-wal", "rb") as log:
-        return _Log(log, page_bytes).dropped(valid)
+    with open(f"{database}-wal", "rb") as file:
+        log = _Log(file, page_bytes)
+        valid = log.valid() if index < 0 else int.from_bytes(os.pread(index, 4, 16), sys.byteorder)
+        return log.dropped(valid)
 
 
 class _Log:
@@ -59,16 +60,32 @@ class _Log:
         while len(frame := log.read(frame_bytes)) == frame_bytes:
             self._heads.append(frame[:FRAME_HEADER_BYTES])
 
+    @property
+    def _is_header_right(self) -> bool:
+        right = len(self._header) == HEADER_BYTES
+        return right and _sum(self._header[:24], (0, 0), self._order) == _pair(self._header[24:])
+
+    def valid(self) -> int:
+        """Number of frames that SQLite reads: up to the last commit before the first wrong frame."""
+        if not self._is_header_right:
+            return 0
+        end = 0
+        for number, head in enumerate(self._heads):
+            if head[8:16] != self._header[16:24] or not self._is_right(number):
+                break
+            if head[4:8] != bytes(4):
+                end = number + 1
+        return end
+
     def dropped(self, valid: int) -> Dropped:
         """Commits behind the first `valid` frames."""
         if not self._heads:
             return Dropped()
-        is_header_right = _sum(self._header[:24], (0, 0), self._order) == _pair(self._header[24:])
-        salt = self._header[16:24] if is_header_right else self._heads[0][8:16]
+        salt = self._header[16:24] if self._is_header_right else self._heads[0][8:16]
         written = [number for number, head in enumerate(self._heads) if head[8:16] == salt]
         commits = [number for number in written[valid:] if self._heads[number][4:8] != bytes(4)]
         is_last = len(commits) == 1 and commits == written[-1:]
-        may_be_kill = is_last and is_header_right and self._are_right(valid, commits[0])
+        may_be_kill = is_last and self._is_header_right and self._are_right(valid, commits[0])
         return Dropped(len(commits), may_be_kill)
 
     def _are_right(self, first: int, end: int) -> bool:

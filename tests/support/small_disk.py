@@ -1,5 +1,6 @@
 """A small file system of its own, and a file that fills it.  Only root can mount one: skipped otherwise."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,24 @@ def small_disk(at: Path, size_bytes: int, inodes: int = 0) -> Iterator[Path]:
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         pytest.skip(f"NOT TESTED: no file system can be mounted here, be root: {mounted.stderr.strip()}")
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "--lazy", str(at)], check=True)
+
+
+@contextmanager
+def btrfs_disk(at: Path, size_bytes: int) -> Iterator[Path]:
+    """A file system that writes each change to a new place, in an image next to it: 128 MiB and more."""
+    image = at.with_suffix(".image")
+    at.mkdir()
+    image.touch()
+    os.truncate(image, size_bytes)
+    for command in (["mkfs.btrfs", "-q", str(image)], ["mount", "-o", "loop", str(image), str(at)]):
+        try:
+            subprocess.run(command, capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"NOT TESTED: needs root, and the Debian package btrfs-progs: {error}")
     try:
         yield at
     finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edge.config.directories import file_system
 from edge.delayed.store import DelayedMessage, DelayedStore
 from edge.delayed.write_ahead_log import Dropped, dropped_transactions
 from edge.mqtt import PubAck, Publish
@@ -21,6 +22,13 @@ PLACE, CLOCK = (1, 0), (0, 1)
 PAGE_BYTES = 4096
 FRAME_BYTES = 24 + PAGE_BYTES
 REPORT = "delayed messages lost or repeated"
+
+
+@pytest.fixture(params=["mapped", "in memory"], autouse=True)
+def index(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index of the log is in a file, or in memory as on a file system that copies on write."""
+    if request.param == "in memory":
+        monkeypatch.setattr("edge.delayed.store._COPY_ON_WRITE", (file_system(tmp_path),))
 
 
 def add(store: DelayedStore, *numbers: int) -> None:
@@ -53,9 +61,7 @@ def log_of(path: Path) -> Path:
 
 
 def frames_of(path: Path) -> int:
-    frames, rest = divmod(log_of(path).stat().st_size - 32, FRAME_BYTES)
-    assert rest == 0
-    return frames
+    return (log_of(path).stat().st_size - 32) // FRAME_BYTES  # a kill leaves a part of the last one
 
 
 def flip(path: Path, position: int) -> None:
