@@ -16,9 +16,11 @@ import time
 
 from bridge.backoff import Backoff
 from bridge.errors import BridgeError
+from persistence.errors import is_thread_limit
 
 log = logging.getLogger(__name__)
 
+LIMITS_REMEDY = "raise TasksMax= of the service, `ulimit -u`, or a limit of memory (`ulimit -v`, MemoryMax=)"
 STEADY_S = 60.0  # a drain that ran for so long has recovered from the last error
 
 
@@ -58,9 +60,14 @@ class Restarts:
             wait_s,
             self.count,
             remedy_of(error, self._name),
-            exc_info=None if repeated or isinstance(error, BridgeError) else error,
+            exc_info=None if repeated or isinstance(error, BridgeError) or is_limit(error) else error,
         )
         return wait_s
+
+
+def is_limit(error: BaseException) -> bool:
+    """True if the process may have no more threads or memory: records that wait are not the cause."""
+    return isinstance(error, MemoryError) or is_thread_limit(error)
 
 
 def words_of(error: BaseException) -> str:
@@ -72,6 +79,8 @@ def remedy_of(error: BaseException, name: str) -> str:
     """The remedy for an error of the bridge `name`."""
     if isinstance(error, BridgeError):
         return error.hint
+    if is_limit(error):
+        return f"{LIMITS_REMEDY}: the bridge starts again from its checkpoint"
     return f"a mistake in the program: the bridge starts again from its checkpoint; {skip_hint(name)}"
 
 

@@ -74,6 +74,22 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.levelno >= logging.ERROR and record.exc_info]
 
 
+@pytest.mark.parametrize("limit", [RuntimeError("can't start new thread"), MemoryError()])
+def test_a_limit_of_the_process_has_its_remedy_and_no_advice_to_skip_records(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: Exception
+) -> None:
+    sink = MistakenSink(tmp_path / "lake", [limit])
+    with ring(runtime_directory) as made:
+        publish(made, 50)
+        with running(settings(runtime_directory, tmp_path), sink) as bridge:
+            wait_until(lambda: bridge.state().condition == "idle")
+    assert offsets_drained(tmp_path / "lake") == ALL
+    assert tracebacks(caplog) == []
+    (line,) = [text for text in caplog.messages if text.startswith("bridge failed")]
+    assert "raise TasksMax= of the service" in line
+    assert "skip" not in line
+
+
 @pytest.mark.parametrize("window", [1, 4])
 @pytest.mark.parametrize("stores", [False, True], ids=["before it is stored", "after it is stored"])
 def test_a_bridge_starts_again_after_a_mistake_and_each_record_is_there_once(
