@@ -134,7 +134,7 @@ class Broker:
         self.sessions = Sessions(engine, self.limits.sessions, self.journal)
         self.backfill = LogBackfill(engine, self.router.rings.ring_of, self.router.purge_unnamed)
         self.own_messages = InternalPublisher(engine, self.router)
-        self.retained = Retained(engine, self.router, self.own_messages.topic_of, clock)
+        self.retained = Retained(engine, self.router, self.journal, self.own_messages.topic_of, clock)
         self.owners = Owners(engine, clock)
         self.wills = Wills(self._publish_will, self.journal, self.limits.wills, lambda: not self.own_messages)
         self.tenants = TenantUsage(engine, self.wills, tenants)
@@ -562,6 +562,7 @@ class Broker:
         self.sys_topics.tick(now_s)
         self.journal.tick(now_s)
         self.retained.report_refused()
+        self.retained.settle()
         self.owners.report_refused()
         for session in self.sessions.overdue(now_s):
             log.info("session expired %s", pairs(client=session.client_id))

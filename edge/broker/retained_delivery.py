@@ -9,6 +9,8 @@ A full store keeps its messages and refuses new ones; this module reports that.
 
 Retained messages live in memory. After a restart they are restored from edge/recovery/retained_store.py and
 from newer records of the rings, or of the log.
+
+A restart begins the deliveries to kept sessions again that were not finished, each from its first message.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from edge.auth.interfaces import AllowedFilters, ClientInfo
@@ -27,8 +30,10 @@ from edge.broker.sessions import Session
 from edge.broker.sliced_work import Steps, at_once
 from edge.broker.subscription_tree import is_share
 from edge.engine.engine import DropCause, Engine, counters_of, limits_of
+from edge.engine.subscription_options import QOS
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
+from edge.session_store.journal_writer import SessionJournal
 from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN
 
 if TYPE_CHECKING:
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AUTHORS_AT_ONCE = 64  # authors that are checked in one step
+SETTLED_AT_ONCE = 16  # sessions that one tick looks at
 TRIES = 3  # attempts to find topics while others are forgotten
 
 
@@ -68,6 +74,7 @@ class Retained:
         self,
         engine: Engine,
         router: Router,
+        journal: SessionJournal,
         topic_of: Callable[[str], int | None],
         clock: Callable[[], float],
     ) -> None:
@@ -78,6 +85,8 @@ class Retained:
         # Calls its last argument with the answer, True if a client may publish to a topic.
         self.may_publish: Callable[[ClientInfo, str, Callable[[list[bool]], None]], None]
         self._router = router
+        self._journal = journal
+        self._sending: dict[int, Session] = {}  # handle -> session with filters in sends_retained
         self._topic_of = topic_of
 
     def send(self, session: Session, topic_filter: str) -> Steps[None]:
@@ -93,6 +102,29 @@ class Retained:
         if options is not None and (topics is None or len(topics) > 0):
             with routes.route_options_of(options) as (route_options,):
                 self._engine.send_retained(session.handle, route_options, topic_filter.encode(), topics)
+            if options & QOS and session.expiry_s:
+                self._begun(session, topic_filter)
+
+    def _begun(self, session: Session, topic_filter: str) -> None:
+        """Note a delivery that a restart has to begin again if it is not finished by then."""
+        if session.sends_retained is None:
+            session.sends_retained = set()
+        session.sends_retained.add(topic_filter)
+        self._sending[session.handle] = session
+        self._journal.subscribed(session, topic_filter)
+
+    def settle(self) -> None:
+        """Note the deliveries of which the clients have acknowledged all messages, of a few sessions."""
+        for session in list(islice(self._sending.values(), SETTLED_AT_ONCE)):
+            del self._sending[session.handle]
+            if session.ended:
+                continue
+            if not self._engine.has_sent_retained(session.handle):
+                self._sending[session.handle] = session
+                continue
+            filters, session.sends_retained = session.sends_retained or set(), None
+            for topic_filter in filters.intersection(session.subscriptions):
+                self._journal.subscribed(session, topic_filter)
 
     def _topics_of(self, session: Session, topic_filter: str) -> Steps[array[int] | None]:
         """Known topics of a filter with a retained message that `session` may receive.

@@ -56,6 +56,8 @@ class Session(Struct, eq=False, gc=False):
     subscriptions: SessionFilters = field(default_factory=SessionFilters)
     filters_bytes: int = 0  # of all filters, as edge.broker.router.filter_bytes() counts
     marked: int = 0  # number of subscriptions that are no-local or have an identifier
+    # filters of which the client may not have all retained messages; None: no filter
+    sends_retained: set[str] | None = None
     kept: bool = False  # True if edge.session_store writes its changes to the journal
     ended: bool = False  # True after the session was forgotten; steps that work for it then end
     left_ns: int = 0  # wall clock time at which the client went away; 0 while connected

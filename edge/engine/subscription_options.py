@@ -18,6 +18,7 @@ from edge.mqtt import Subscription
 SubscriptionOptions: TypeAlias = "int | tuple[int, ...]"
 
 QOS = 3
+SENDS_RETAINED = 4  # of journal records only: retained messages of the subscription may not have arrived
 NO_LOCAL = 16
 RETAIN_AS_PUBLISHED = 32
 OWN_ONLY = 64  # of routes only: for messages that the session itself publishes

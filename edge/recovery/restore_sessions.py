@@ -24,7 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from edge.auth.interfaces import ClientInfo
-from edge.engine.subscription_options import subscription_of
+from edge.broker.sliced_work import at_once
+from edge.engine.subscription_options import SENDS_RETAINED, subscription_of
 from edge.logging_setup import pairs
 from edge.mqtt import Connect, Version, Will, decode_packet
 from edge.mqtt.primitives import decode_variable_integer
@@ -103,6 +104,7 @@ class _Restart:
         self._past = past
         self._sessions: dict[int, Session] = {}
         self._wills: dict[str, tuple[ClientInfo, Will, int]] = {}
+        self._retained_due: dict[int, set[str]] = {}  # filters by number of their session
         self._rings: dict[int, tuple[int, str, int]] = {}  # number -> current number, name, epoch
         self._ended: dict[tuple[str, int], int] = {}
         self._acts: dict[type, Callable[..., None]] = {
@@ -133,6 +135,7 @@ class _Restart:
         self._wait_for_wills(now_s, now_ns, uncounted_ns)
         self._remove_unneeded()
         self._broker.router.purge(self._broker.sessions)
+        self._send_retained()
         return self._counted(lost, (time.perf_counter() - started) * 1000)
 
     def _replay(self) -> None:
@@ -175,6 +178,8 @@ class _Restart:
         if (session := self._sessions.get(record.number)) is not None:
             subscription, identifier = subscription_of(record.topic_filter, record.options)
             self._broker.router.subscribe(session, subscription, identifier)
+            due = self._retained_due.setdefault(record.number, set())
+            (due.add if record.options & SENDS_RETAINED else due.discard)(record.topic_filter)
 
     def _unsubscribed(self, record: Unsubscribed) -> None:
         if (session := self._sessions.get(record.number)) is not None:
@@ -297,6 +302,12 @@ class _Restart:
         for handle in (*handles, *self._broker.router.groups()):
             while (unknown := self._engine.replay_resolve(handle)) is not None:
                 self._name(unknown)
+
+    def _send_retained(self) -> None:
+        """Begin the deliveries of retained messages again that were not finished."""
+        for number, session in self._sessions.items():
+            for topic_filter in self._retained_due.get(number, ()):
+                at_once(self._broker.retained.send(session, topic_filter))
 
     def _uncounted_ns(self, now_ns: int) -> int:
         """Time by which sessions and wills do not age, of the time since the last journal entry."""

@@ -50,7 +50,10 @@ class SessionClosed(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Subscribed(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """A subscription was added or replaced; `options` as in edge.engine.subscription_options."""
+    """A subscription was added or replaced, or its retained messages have arrived.
+
+    `options`: as in edge.engine.subscription_options.
+    """
 
     number: int
     topic_filter: str

@@ -39,6 +39,7 @@ import msgspec
 
 from edge.auth.interfaces import ClientInfo
 from edge.engine.engine import Engine
+from edge.engine.subscription_options import SENDS_RETAINED
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.mqtt import Will
@@ -270,6 +271,8 @@ class SessionJournal:
         if session.kept:
             self._kept.changed(session)
             options = session.subscriptions[topic_filter]
+            if session.sends_retained and topic_filter in session.sends_retained:
+                options |= SENDS_RETAINED
             self._record(Subscribed(session_number(session.handle), topic_filter, options))
 
     def unsubscribed(self, session: SessionView, topic_filters: Iterable[str]) -> None:

@@ -44,6 +44,7 @@ class KeptSessions:
                 session.expiry_s,
                 session.subscriptions.lend(),
                 left_ns,
+                frozenset(session.sends_retained or ()),
             )
         else:
             self._saved.pop(session.handle, None)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo
+from edge.engine.subscription_options import SENDS_RETAINED
 from edge.mqtt import Connect, Version, Will, encode
 from edge.session_store.journal_records import (
     Disconnected,
@@ -39,6 +40,7 @@ class KeptSession(NamedTuple):
     expiry_s: int
     subscriptions: Sequence[Mapping[str, int]]  # filter -> options; they do not change
     left_ns: int | None  # of the wall clock; None: its client is connected
+    sends_retained: frozenset[str] = frozenset()  # filters
 
 
 class KeptWill(NamedTuple):
@@ -79,7 +81,8 @@ class Snapshot(NamedTuple):
 def _records_of(session: KeptSession) -> Iterable[JournalRecord]:
     yield SessionOpened(session.number, session.client_info, session.expiry_s)
     for topic_filter, options in chain.from_iterable(part.items() for part in session.subscriptions):
-        yield Subscribed(session.number, topic_filter, options)
+        due = SENDS_RETAINED if topic_filter in session.sends_retained else 0
+        yield Subscribed(session.number, topic_filter, options | due)
     if session.left_ns is not None:
         yield Disconnected(session.number, session.expiry_s, session.left_ns)
 

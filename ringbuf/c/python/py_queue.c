@@ -47,6 +47,14 @@ PyObject *engine_stop_retained(engine_object *self, args_t args, Py_ssize_t coun
     Py_RETURN_NONE;
 }
 
+PyObject *engine_has_sent_retained(engine_object *self, PyObject *handle)
+{
+    mq_session *session;
+    if (session_from(self, handle, &session) != 0)
+        return NULL;
+    return PyBool_FromLong(session == NULL || mq_retained_deliveries_arrived(session));
+}
+
 PyObject *engine_queue_topics(engine_object *self, PyObject *handle)
 {
     mq_session *session;

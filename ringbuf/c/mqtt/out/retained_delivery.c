@@ -144,6 +144,20 @@ void mq_retained_deliveries_purge(mq_session *session, const uint8_t *denied)
     }
 }
 
+/* True if no delivery is left, and no copy of a message is in flight.  Some copies are retained messages,
+ * which a restart may lose. */
+bool mq_retained_deliveries_arrived(const mq_session *session)
+{
+    if (session->retained_deliveries != NULL)
+        return false;
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
+        uint64_t where = session->sent[n & (session->sent_capacity - 1)].where;
+        if (where != MQ_NOWHERE && mq_where_ring(where) == 0)
+            return false;
+    }
+    return true;
+}
+
 static mq_entry entry_of(const mq_retained_delivery *delivery, const mq_topic *topic)
 {
     uint32_t qos = topic->retained->record.flags & RB_FLAG_QOS, granted = delivery->options & MQ_OPTION_QOS;

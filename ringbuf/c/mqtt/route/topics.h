@@ -140,6 +140,7 @@ typedef enum mq_found {
 bool mq_retained_delivery_begin(mq_engine *engine, mq_session *session, uint32_t options,
                                 const mq_retained_scope *scope);
 void mq_retained_delivery_end(mq_engine *engine, mq_session *session, const void *filter, uint32_t length);
+bool mq_retained_deliveries_arrived(const mq_session *session);
 void mq_retained_deliveries_list(mq_engine *engine, mq_session *session);
 void mq_retained_deliveries_purge(mq_session *session, const uint8_t *denied); /* as mq_purge() */
 void mq_retained_deliveries_clear(mq_engine *engine, mq_session *session);

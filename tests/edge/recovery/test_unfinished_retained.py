@@ -1,0 +1,99 @@
+"""Retained messages of a subscription that had not all arrived when the broker was killed are sent again."""
+
+from pathlib import Path
+
+import pytest
+
+from edge.engine.subscription_options import SENDS_RETAINED
+from edge.mqtt import (
+    Properties,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    ReasonCode,
+    SubAck,
+    Subscribe,
+    Subscription,
+)
+from edge.recovery.read_journal import read_record
+from edge.session_store.journal_records import Subscribed
+from edge.session_store.snapshot_file import RECORD
+from tests.support.brim_process import BrimProcess
+from tests.support.kept_bench import Lives
+from tests.support.mqtt_socket import SocketClient
+
+WINDOW = 10
+KEPT = Properties(session_expiry_interval_s=600, receive_maximum=WINDOW)
+TOPICS = {f"r/{number}" for number in range(3 * WINDOW)}
+
+
+def client_of(broker: BrimProcess) -> SocketClient:
+    return SocketClient(broker.port, "c", clean_start=False, properties=KEPT)
+
+
+def topic_from(client: SocketClient, *, acknowledge: bool) -> str:
+    packet = client.receive()
+    assert isinstance(packet, Publish)
+    if acknowledge:
+        client.send(PubAck(packet.packet_id))
+    return packet.topic
+
+
+@pytest.mark.parametrize("are_older", [False, True])  # than the last start: no ring is their origin then
+def test_a_killed_broker_sends_all_of_them(
+    runtime_directory: Path, tmp_path: Path, *, are_older: bool
+) -> None:
+    with BrimProcess(runtime_directory, tmp_path, bridge=False) as broker:
+        with SocketClient(broker.port, "p") as publisher:
+            for topic in TOPICS:
+                publisher.send(Publish(topic, b"x", 1, retain=True, packet_id=1))
+                publisher.receive()
+        if are_older:
+            broker.kill()
+            broker.start()
+        with client_of(broker) as client:
+            client.send(Subscribe(1, (Subscription("r/#", 1),)))
+            assert client.receive() == SubAck(1, (ReasonCode.GRANTED_QOS_1,))
+            assert {topic_from(client, acknowledge=False) for _ in range(WINDOW)} < TOPICS
+            broker.kill()
+        broker.start()
+        with client_of(broker) as client:
+            assert client.session_present
+            assert {topic_from(client, acknowledge=True) for _ in range(WINDOW)} < TOPICS
+            broker.kill()
+        broker.start()
+        with client_of(broker) as client:
+            missing = set(TOPICS)
+            while missing:
+                missing.discard(topic_from(client, acknowledge=True))
+
+
+def notes_of(lives: Lives) -> list[Subscribed]:
+    """Subscriptions that a restart reads."""
+    records = (read_record(body) for kind, body in lives.found.frames if kind == RECORD)
+    return [record for record in records if isinstance(record, Subscribed)]
+
+
+@pytest.mark.parametrize("in_snapshot", [False, True])
+@pytest.mark.parametrize("have_arrived", [False, True])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_restart_knows_whether_all_have_arrived(*, qos: int, have_arrived: bool, in_snapshot: bool) -> None:
+    with Lives() as lives:
+        bench = lives.start()
+        retained = (Publish(f"r/{number}", b"x", 2, retain=True, packet_id=number) for number in (1, 2))
+        bench.client("p").send(*retained)
+        client = bench.client5("c", expiry_s=600, clean_start=False)
+        client.send(Subscribe(1, (Subscription("r/#", qos),)))
+        _, *messages = client.received()
+        for message in messages if have_arrived and qos else ():
+            assert isinstance(message, Publish)
+            client.send(PubAck(message.packet_id) if qos == 1 else PubRec(message.packet_id))
+            if qos == 2:
+                client.send(PubComp(message.packet_id))
+        if in_snapshot:
+            bench.broker.journal.request_snapshot()
+        bench.settle(1000)
+        lives.restart()
+        is_due = bool(qos) and not have_arrived
+        assert notes_of(lives)[-1].options == qos | (SENDS_RETAINED if is_due else 0)
