@@ -77,7 +77,7 @@ class Sessions:
         self._journal = journal
         self.limits = limits
         self._by_client: dict[str, Session] = {}
-        self._away: dict[str, Session] = {}  # in the order in which clients went away
+        self._away: set[str] = set()  # identifiers of absent clients
         self._deadlines: TimerHeap[str] = TimerHeap()
 
     def __len__(self) -> int:
@@ -153,7 +153,8 @@ class Sessions:
 
     def connected(self, session: Session, connection: int) -> None:
         """Record that the client of a session is connected."""
-        if self._away.pop(session.client_id, None) is not None:
+        if session.client_id in self._away:
+            self._away.remove(session.client_id)
             self._deadlines.cancel(session.client_id)
         session.connection = connection
         self._journal.connected(session)
@@ -161,7 +162,7 @@ class Sessions:
     def disconnected(self, session: Session, now_s: float) -> None:
         """Record that the client of a session is away. The session is kept."""
         session.connection = 0
-        self._away[session.client_id] = session
+        self._away.add(session.client_id)
         if session.expiry_s != NEVER_S:
             self._deadlines.set(session.client_id, now_s + session.expiry_s)
         self._journal.disconnected(session)
@@ -171,7 +172,8 @@ class Sessions:
         self._journal.closed(session)
         self._engine.session_close(session.handle)
         client_id = session.client_id
-        if self._away.pop(client_id, None) is not None:
+        if client_id in self._away:
+            self._away.remove(client_id)
             self._deadlines.cancel(client_id)
         del self._by_client[client_id]
 
