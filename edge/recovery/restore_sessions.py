@@ -102,7 +102,8 @@ class _Restart:
         self._found = state
         self._partitions = partitions
         self._past = past
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, Session] = {}  # by number
+        self._numbers: dict[str, int] = {}  # of the latest session of each client
         self._wills: dict[str, tuple[ClientInfo, Will, int]] = {}
         self._retained_due: dict[int, set[str]] = {}  # filters by number of their session
         self._rings: dict[int, tuple[int, str, int]] = {}  # number -> current number, name, epoch
@@ -149,10 +150,12 @@ class _Restart:
     # ---- records ----
 
     def _opened(self, record: SessionOpened) -> None:
-        sessions = self._broker.sessions
+        sessions, client_id = self._broker.sessions, record.client_info.client_id
         # the journal lacks the end of that session
-        if (before := sessions.get(record.client_info.client_id)) is not None:
+        if (before := sessions.get(client_id)) is not None:
+            self._sessions.pop(self._numbers[client_id], None)
             self._end(before)
+        self._numbers[client_id] = record.number
         session = sessions.open(record.client_info, record.expiry_s)
         self._sessions[record.number] = session
         self._engine.replay_session(record.number, session.handle)
@@ -321,13 +324,10 @@ class _Restart:
         return down_ns
 
     def _leave(self, now_s: float, now_ns: int, uncounted_ns: int) -> None:
-        """Mark all clients as away, in the order in which they left."""
+        """Mark all clients as away."""
         for session in self._sessions.values():
             left_ns = session.left_ns or self._found.alive_ns
-            is_set = left_ns >= CLOCK_SET_NS
-            session.left_ns = min(left_ns + uncounted_ns, now_ns) if is_set else now_ns
-        for session in sorted(self._sessions.values(), key=lambda session: session.left_ns):
-            left_ns = session.left_ns
+            left_ns = min(left_ns + uncounted_ns, now_ns) if left_ns >= CLOCK_SET_NS else now_ns
             self._broker.sessions.disconnected(session, now_s - (now_ns - left_ns) / 1e9)
             session.left_ns = left_ns
 
