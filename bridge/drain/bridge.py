@@ -24,7 +24,7 @@ from bridge.backoff import Backoff
 from bridge.drain.checkpoint import Checkpoint
 from bridge.drain.commands import DrainCommand, backfill, skip
 from bridge.drain.drain import Drain, ProgressReport, Totals
-from bridge.drain.lag import LagMeter
+from bridge.drain.lag import LagMeter, error_of
 from bridge.drain.loss_report import losses_in, losses_of
 from bridge.drain.merger import Merger, MergeTotals
 from bridge.drain.restarts import Restarts, remedy_of, words_of
@@ -459,7 +459,7 @@ class Bridge:
         lags = tuple(self._meter.lags())
         error = self._error
         lag_records = sum(lag.lag_records for lag in lags)
-        broken = next((lag.error for lag in lags if lag.error), "")
+        broken = error_of(lags)
         if condition == "idle" and (lag_records or drain.in_flight):
             condition = "draining"
         if broken and condition in {"idle", "draining"}:

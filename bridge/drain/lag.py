@@ -5,6 +5,7 @@ Owns the measurement of the rate at which records arrive. Changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bridge.drain.drain import Drain
@@ -18,6 +19,7 @@ from ringbuf.errors import RingError
 
 GONE_S = 2.0  # minimum interval between two requests to a log for the range that it still has
 SMOOTHING_S = 60.0  # after this time a measurement has a third of its weight
+NAMED_MAX = 10  # partitions that an error names
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,17 @@ class PartitionLag:
     # Seconds until records are lost, at the present rate; None: no records arrive.
     buffer_left_s: float | None
     error: str
+
+
+def error_of(lags: Iterable[PartitionLag]) -> str:
+    """Names of the partitions that cannot be read, and the error of the first; "": all can be read."""
+    broken = [(RingName(lag.stream, lag.partition).ring, lag.error) for lag in lags if lag.error]
+    if not broken:
+        return ""
+    names, more = ", ".join(name for name, _ in broken[:NAMED_MAX]), len(broken) - NAMED_MAX
+    names += f" and {more} more" if more > 0 else ""
+    name, error = broken[0]
+    return f"cannot read {names}, other partitions are drained: {error.removeprefix(f'{name}: ')}"
 
 
 @dataclass(slots=True)

@@ -336,6 +336,7 @@ def test_a_partition_that_cannot_be_read_is_an_error_in_state_metrics_and_log(
             wait_until(lambda: bridge.state().totals.records == 5 and bridge.state().lag_s > 0)
             state = bridge.state()
     assert (state.condition, state.blocked_partitions, state.lag_records) == ("blocked", 1, 300)
+    assert state.last_error.startswith("cannot read default-0, other partitions are drained: ")
     assert f"epoch {EPOCH - 1}, after epoch {EPOCH}" in state.last_error
     assert "remove nothing" in state.last_error
     blocked = [it for it in caplog.records if "partition blocked" in it.getMessage()]
