@@ -244,7 +244,8 @@ class LogSet:
 
     def readers_of(self, ring_name: str) -> list[LogReader]:
         """Readers of all logs that may have records of the ring; the log it is written to first."""
-        readers = {directory: ring_log.reader for directory, ring_log in self._logs.items()} | self._only_read
+        opened = {directory: ring_log.reader for directory, ring_log in self._logs.items()}
+        readers = self._only_read | opened  # a reload may open a log for writing later
         directories = [
             reader
             for directory, reader in readers.items()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from edge.cli import main
 from edge.config.directories import is_read_only
 from edge.config.loader import load
 from edge.doctor.files import check_files
@@ -30,9 +31,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield found
 
 
-def publish(broker: BrimProcess) -> None:
+def publish(broker: BrimProcess, topic: str = "t") -> None:
     with SocketClient(broker.port, "c") as client:
-        client.send(Publish("t", b"x", 1, packet_id=1))
+        client.send(Publish(topic, b"x", 1, packet_id=1))
         assert isinstance(client.receive(), PubAck)
 
 
@@ -60,7 +61,7 @@ def test_a_start_on_a_read_only_disk_names_the_remedy(
 def test_a_log_without_a_stream_on_a_read_only_disk_is_read_and_does_not_prevent_a_start(
     runtime_directory: Path, disk: Path, tmp_path: Path, killed: bool
 ) -> None:
-    log = f'[log]\ndirectory = "{disk / "log"}"\n'
+    log = f'[sessions]\ndurability = "process"\n[log]\ndirectory = "{disk / "log"}"\n'
     stream = '[[stream]]\nname = "s"\ntopics = ["t"]\ndurability = "disk"\n'
     kept: dict[str, Any] = {"clean_start": False, "properties": Properties(session_expiry_interval_s=600)}
     broker = BrimProcess(runtime_directory, tmp_path, log + stream, bridge=False)
@@ -71,7 +72,7 @@ def test_a_log_without_a_stream_on_a_read_only_disk_is_read_and_does_not_prevent
     publish(broker)
     (broker.kill if killed else broker.stop)()
     (runtime_directory / "s-0.ring").unlink()
-    broker.config.write_text(broker.config.read_text().replace('durability = "disk"', ""))
+    broker.config.write_text(broker.config.read_text().replace(stream, stream.replace("disk", "process")))
     remount(disk, "ro")
     before = {path: path.read_bytes() for path in (disk / "log").rglob("*") if path.is_file()}
     with broker:
@@ -81,7 +82,14 @@ def test_a_log_without_a_stream_on_a_read_only_disk_is_read_and_does_not_prevent
             assert bytes(message.payload) == b"x"
         publish(broker)
         broker.log_until("log without a stream is only read")
-    assert before == {path: path.read_bytes() for path in (disk / "log").rglob("*") if path.is_file()}
+        assert before == {path: path.read_bytes() for path in (disk / "log").rglob("*") if path.is_file()}
+        logged = '[[stream]]\nname = "more"\ntopics = ["more"]\ndurability = "disk"\n'
+        broker.config.write_text(broker.config.read_text() + logged)
+        words = ["reload", "--runtime-dir", str(runtime_directory)]
+        assert main(words) != 0
+        remount(disk, "rw")
+        assert main(words) == 0  # the same log is opened for writing
+        publish(broker, "more")
 
 
 def test_a_disk_that_an_error_has_made_read_only_is_recognized(tmp_path: Path) -> None:
