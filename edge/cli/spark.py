@@ -80,4 +80,5 @@ def _job(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"pyarrow", "pyspark", "numpy"}:
             raise
-        raise EdgeError(f"{error.name} is not installed", hint=install_extra("spark")) from error
+        hint = f"{install_extra('spark')}; docs/reference/spark.md has the options of each job"
+        raise EdgeError(f"{error.name} is not installed", hint=hint) from error
