@@ -31,8 +31,10 @@ def skip(drain: Drain, stream: str | None, partition: int | None, *, preview: bo
     }
     if not selection:
         raise InvalidCommand(
-            f"no records were drained of stream {stream or 'any'}, partition {partition or 'any'}",
-            hint="see the partitions in `brim bridge status --json`",
+            f"no records were drained yet of stream {stream or 'any'}, partition "
+            f"{'any' if partition is None else partition}: there is no place to skip from",
+            hint='see the partitions in `brim bridge status --json`; a new bridge with start = "latest" '
+            "begins at new records",
         )
     lines, total = [], 0
     for key, cursor in selection.items():

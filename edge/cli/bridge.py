@@ -41,7 +41,7 @@ from edge.cli.config_options import (
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import bytes_in_words, count_in_words, counted, seconds_in_words
 from edge.cli.standard_streams import limit_waits
-from edge.cli.status import loss_lines
+from edge.cli.status import does_not_answer, loss_lines
 from edge.config.directories import runtime_directory
 from edge.config.schema import NAME_PATTERN, NAME_RULE, Config
 from edge.config.schema import Bridge as BridgeConfig
@@ -302,6 +302,10 @@ def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _lines(bridge: dict[str, Any]) -> Iterator[str]:
+    if does_not_answer(bridge):
+        yield f"{bridge['name']}: {bridge['condition']}; to {bridge['to']}"
+        yield f"  {bridge['last_error']}; {bridge['remedy']}"
+        return
     totals = bridge["totals"]
     behind = f"{counted(bridge['lag_records'], 'record')} behind"
     waits = f", the oldest for {seconds_in_words(bridge['lag_s'])}" if bridge["lag_records"] else ""
@@ -314,7 +318,7 @@ def _lines(bridge: dict[str, Any]) -> Iterator[str]:
     rate = (
         f"{bytes_in_words(bridge['bytes_s'])}/s by the last files"
         if bridge["bytes_s"]
-        else "no file is drained yet"
+        else "no file since its start"
     )
     left = bridge["buffer_left_s"]
     room = (

@@ -167,6 +167,8 @@ def _delayed_line(delayed: dict[str, Any]) -> str:
 
 
 def _bridge_line(bridge: dict[str, Any]) -> str:
+    if does_not_answer(bridge):
+        return f"bridge   {bridge['name']}: {bridge['condition']}, to {bridge['to']}"
     behind = f"{counted(bridge['lag_records'], 'record')} behind"
     if bridge["lag_records"]:
         behind += f" ({seconds_in_words(bridge['lag_s'])})"
@@ -174,6 +176,11 @@ def _bridge_line(bridge: dict[str, Any]) -> str:
         f"bridge   {bridge['name']}: {bridge['condition']}, {behind}, "
         f"{count_in_words(bridge['totals']['records'])} drained to {bridge['to']}"
     )
+
+
+def does_not_answer(bridge: dict[str, Any]) -> bool:
+    """True if no process runs this bridge: the broker knows no number of it."""
+    return bridge["condition"] == "stopped" and not bridge["partitions"]
 
 
 def loss_lines(bridge: dict[str, Any]) -> Iterator[str]:

@@ -83,7 +83,10 @@ class Link:
             )
         if connack.reason_code.failed:
             raise ConnectRefused(
-                str(self._address), connack.reason_code, connack.properties.reason_string or ""
+                str(self._address),
+                connack.reason_code,
+                connack.properties.reason_string or "",
+                connack.properties.server_reference or "",
             )
         self._arm()
         return connack

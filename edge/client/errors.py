@@ -69,11 +69,17 @@ _TEMPORARY = {
 
 
 class ConnectRefused(ClientError, ConnectionRefusedError):
-    """The broker refused this client. `temporary`: a later attempt may succeed."""
+    """The broker refused this client. `temporary`: a later attempt may succeed.
 
-    def __init__(self, address: str, reason_code: ReasonCode, reason_string: str = "") -> None:
+    `other_server` is the server reference in its answer.
+    """
+
+    def __init__(
+        self, address: str, reason_code: ReasonCode, reason_string: str = "", other_server: str = ""
+    ) -> None:
         why = f"{reason_code.words}, {reason_string!a}" if reason_string else reason_code.words
-        super().__init__(f"{address} refused the connection: {why}", hint=_HINTS.get(reason_code, ""))
+        hint = f"connect to {other_server!a}" if other_server else _HINTS.get(reason_code, "")
+        super().__init__(f"{address} refused the connection: {why}", hint=hint)
         self.reason_code = reason_code
         self.temporary = reason_code in _TEMPORARY
 

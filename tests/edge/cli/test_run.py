@@ -429,6 +429,10 @@ def test_a_bridge_drains_in_the_broker_or_as_a_process_of_its_own(site, capsys):
         (state,) = site.status()["bridges"]
         assert state["condition"] == "stopped"
         assert "brim bridge run lake" in state["remedy"]
+        assert main(["bridge", "status", "--runtime-dir", str(site.runtime_dir)]) == 1
+        first, remedy = capsys.readouterr().out.splitlines()
+        assert first == f"lake: stopped; to file://{lake}", "no number that nobody knows"
+        assert "brim bridge run lake" in remedy
         asyncio.run(publish(site, "plant/1", 5))
         arguments = ("--config", site.state_dir / "brim.toml")
         directories = ("--runtime-dir", site.runtime_dir, "--state-dir", site.state_dir)

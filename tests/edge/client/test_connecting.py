@@ -142,6 +142,17 @@ async def test_the_words_of_an_mqtt_5_broker_are_passed_on() -> None:
     assert str(error).endswith("banned, 'since\\x1b[31m Tuesday'"), "hostile text is escaped"
 
 
+async def test_the_hint_of_a_redirection_has_the_other_server() -> None:
+    async with scripted() as broker:
+        connecting = asyncio.create_task(refusal(broker.url, version=Version.V5))
+        await broker.accepted(
+            reason_code=ReasonCode.USE_ANOTHER_SERVER, properties=Properties(server_reference="new\x1b:1883")
+        )
+        error = await connecting
+    assert isinstance(error, ConnectRefused)
+    assert error.hint == "connect to 'new\\x1b:1883'", "hostile text is escaped"
+
+
 async def test_connect_says_what_was_chosen() -> None:
     will = Will("w", b"x", 1, True)
     async with scripted() as broker:
