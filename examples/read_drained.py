@@ -63,6 +63,8 @@ def main() -> None:
     files: list[Path] = []
     for path in options.paths:
         files += sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
+    if not all(file.exists() for file in files) or not files:
+        parser.error(f"no *{SUFFIX} in {', '.join(map(str, options.paths))}; every tool reads *.parquet")
     show(read(files), options.rows)
 
 

@@ -34,12 +34,15 @@ def main() -> None:
         print("subscribed", flush=True)
         for batch in subscription:
             for record in batch:
-                values = np.frombuffer(memoryview(record), np.dtype("<f8"))  # the broker's memory
+                topic, payload = record.key.decode(), memoryview(record)  # the broker's memory
+                if not payload.nbytes or payload.nbytes % 8:
+                    print(f"{topic} offset={record.offset}: {payload.nbytes} bytes are no doubles")
+                    continue
+                values = np.frombuffer(payload, np.dtype("<f8"))
                 mean, greatest = values.mean(), values.max()
                 if not record.valid():
                     print("overwritten while it was used: read faster, or use blocks_writer=True")
                     continue
-                topic = record.key.decode()
                 print(
                     f"{topic} offset={record.offset} n={len(values)} mean={mean:.3f} greatest={greatest:.3f}"
                 )

@@ -51,7 +51,8 @@ def test_the_camera_publishes_frames_that_are_read_where_they_were_drawn(broker:
 
 def test_arrays_are_viewed_in_shared_memory(broker: BrimProcess) -> None:
     publish(broker, "plant/press/7/vibration", struct.pack("<4d", 1, 2, 3, 4), struct.pack("<2d", -1, 5))
-    arguments = ("plant/#", "--oldest", "--count", 2, "--runtime-dir", broker.runtime_dir)
+    publish(broker, "plant/press/7/temp", b"21.5", b"", struct.pack("<d", 7))
+    arguments = ("plant/#", "--oldest", "--count", 3, "--runtime-dir", broker.runtime_dir)
     with ModuleChild("examples.shm_numpy", *arguments) as child:
         status, out, log = child.wait()
     assert status == 0, log
@@ -59,6 +60,9 @@ def test_arrays_are_viewed_in_shared_memory(broker: BrimProcess) -> None:
         "subscribed",
         "plant/press/7/vibration offset=0 n=4 mean=2.500 greatest=4.000",
         "plant/press/7/vibration offset=1 n=2 mean=2.000 greatest=5.000",
+        "plant/press/7/temp offset=2: 4 bytes are no doubles",
+        "plant/press/7/temp offset=3: 0 bytes are no doubles",
+        "plant/press/7/temp offset=4 n=1 mean=7.000 greatest=7.000",
     ]
 
 
@@ -120,7 +124,7 @@ def test_offsets_in_the_users_transaction_give_each_reading_once_after_any_kill(
     assert values == list(range(number + 1))
 
 
-def test_drained_files_are_an_arrow_table(broker: BrimProcess) -> None:
+def test_drained_files_are_an_arrow_table(broker: BrimProcess, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="needs pyarrow, which the spark extra brings")
     publish(broker, "plant/press/temp", b"21.5", b"22.5")
     publish(broker, "plant/press/load", b"7")
@@ -140,6 +144,11 @@ def test_drained_files_are_an_arrow_table(broker: BrimProcess) -> None:
     ]
     assert lines[4][:2] == ["4", "records,"]
     assert lines[5:] == [["2", "plant/press/load"], ["2", "plant/press/temp"]]
+    (tmp_path / "empty").mkdir()
+    for absent in (tmp_path / "empty", tmp_path / "absent.brim"):
+        with ModuleChild("examples.read_drained", absent) as child:
+            status, out, log = child.wait()
+        assert (status, f"no *.brim in {absent}" in log) == (2, True), log
 
 
 def test_a_lake_to_try_spark_on_has_something_to_find(tmp_path: Path) -> None:

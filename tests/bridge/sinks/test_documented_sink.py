@@ -54,7 +54,7 @@ class Shelf(BaseHTTPRequestHandler):
 @pytest.fixture
 def sink(tmp_path: Path) -> Iterator[Sink]:
     names: dict[str, Any] = {}
-    code = block_of("docs/how-to/write-a-sink.md", "python")
+    code = block_of("docs/how-to/write-a-sink.md", "python", "import http.client")
     exec(compile(code, "write-a-sink.md", "exec"), names)
     handler = type("Handler", (Shelf,), {"root": tmp_path / "lake", "fails": 0})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
