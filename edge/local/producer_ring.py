@@ -20,8 +20,10 @@ from ringbuf.errors import WriterAlive
 
 
 @contextmanager
-def producer(name: str, stream: str = "default", *, runtime_dir: StrPath | None = None) -> Iterator[Writer]:
+def producer(name: str, stream: str = "", *, runtime_dir: StrPath | None = None) -> Iterator[Writer]:
     """Writer of this process's own ring in `stream`, which the broker creates and reads.
+
+    Without `stream` it is that of the [[producer]] with this name, or "default".
 
     A record's key is its topic; an invalid topic, such as "a/#", raises ringbuf.errors.InvalidTopic.
 
@@ -42,7 +44,7 @@ def producer(name: str, stream: str = "default", *, runtime_dir: StrPath | None 
 
 @asynccontextmanager
 async def producer_asyncio(
-    name: str, stream: str = "default", *, runtime_dir: StrPath | None = None
+    name: str, stream: str = "", *, runtime_dir: StrPath | None = None
 ) -> AsyncIterator[Writer]:
     """Writer of this process's own ring in `stream`: producer() for asyncio, with the same errors.
 

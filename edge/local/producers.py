@@ -28,7 +28,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from edge.config.schema import NAME_PATTERN, NAME_RULE, Config, Stream
+from edge.config.schema import DEFAULT_STREAM, NAME_PATTERN, NAME_RULE, Config, Stream
 from edge.config.schema import Producer as ProducerSettings
 from edge.errors import FILES_REMEDY, Refused
 from edge.logging_setup import pairs
@@ -114,8 +114,11 @@ class Producers:
     def open(self, producer: str, stream: str, uid: int) -> ProducerRing:
         """The ring of `producer` in `stream`, created if necessary, for a process of user `uid`.
 
-        Raises Refused: an unknown stream, or the user is not permitted; RingsUnavailable.
+        Without a stream it is the configured one, or the default stream. Raises Refused: an unknown stream,
+        or the user is not permitted; RingsUnavailable.
         """
+        if not stream:
+            stream = self._settings[producer].stream if producer in self._settings else DEFAULT_STREAM
         settings = self._permitted(producer, stream, uid)
         known = self._rings.get(f"{stream}@{producer}")
         if known is not None and known.ring.is_lost:
@@ -171,7 +174,10 @@ class Producers:
             )
             self._check_unlisted(settings)
         if settings.stream != stream:
-            raise Refused(f"producer {producer!r} writes stream {settings.stream!r}, not {stream!r}")
+            raise Refused(
+                f"producer {producer!r} writes stream {settings.stream!r}, not {stream!r}",
+                hint="leave the stream out, or change it in [[producer]]",
+            )
         if uid not in (os.geteuid(), 0, *settings.uids):
             raise Refused(
                 f"user {user_name(uid)} may not be producer {producer!r}",

@@ -121,7 +121,7 @@ class Admit(Message, frozen=True):
 
 
 class Produce(Message, frozen=True):
-    """Request the ring "{stream}@{producer}", to write."""
+    """Request the ring "{stream}@{producer}", to write. Stream "": that of [[producer]], or "default"."""
 
     producer: str
     stream: str

@@ -444,6 +444,13 @@ async def test_a_producer_that_may_not_be_is_refused(config, producer, stream, s
         assert broker.producers.all() == []
 
 
+async def test_a_producer_without_a_stream_writes_that_of_its_settings(config):
+    config = msgspec.structs.replace(config, producer=(Producer(name="listed", stream="some"),))
+    async with LocalBroker(config) as broker:
+        assert broker.producers.open("listed", "", uid=os.geteuid()).name == "some@listed"
+        assert broker.producers.open("other", "", uid=os.geteuid()).name == "default@other"
+
+
 async def test_producers_of_other_users_must_be_listed(config):
     config = msgspec.structs.replace(config, producer=(Producer(name="cam", stream="some", uids=(4711,)),))
     async with LocalBroker(config) as broker:
