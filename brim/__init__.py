@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from edge.consumers.ack_result import AckResult
     from edge.consumers.client import Consumer, publish
     from edge.consumers.client import Consumer as consumer  # noqa: N813
-    from edge.consumers.client_socket import Curve
     from edge.consumers.client_state import ConsumerBatch
     from edge.consumers.protocol import Letter
     from edge.consumers.reader import PartitionReader
     from edge.consumers.reader import PartitionReader as reader  # noqa: N813
     from edge.consumers.reader_state import PartitionBatch, ReaderStart
     from edge.consumers.start_place import GroupStart
+    from edge.local.curve_keys import Curve
     from edge.local.producer_ring import producer
     from edge.local.shm_subscription import Place, RingBatch, Start
     from edge.local.shm_subscription import ShmSubscription as Subscription
@@ -119,7 +119,7 @@ _HOMES = {
     "edge.consumers.reader": ("PartitionReader", "reader=PartitionReader"),
     "edge.consumers.reader_state": ("PartitionBatch", "ReaderStart"),
     "edge.consumers.start_place": ("GroupStart",),
-    "edge.consumers.client_socket": ("Curve",),
+    "edge.local.curve_keys": ("Curve",),
     "edge.local.zmq_frames": ("Header",),
     "edge.local.producer_ring": ("producer",),
     "edge.mqtt": ("Properties", "Will"),

@@ -29,7 +29,7 @@ import msgspec
 from edge.cli.argument_types import seconds, speed
 from edge.cli.config_options import add_broker_arguments
 from edge.cli.humanize import count_in_words, counted, seconds_in_words
-from edge.consumers.client_socket import Curve, RequestClient
+from edge.consumers.client_socket import RequestClient
 from edge.consumers.delivery_settings import LIMITS, DeliverySettings, SettingName
 from edge.consumers.protocol import (
     VERSION,
@@ -46,6 +46,7 @@ from edge.consumers.protocol import (
 )
 from edge.consumers.start_place import unix_ns
 from edge.errors import EdgeError, InvalidArgument
+from edge.local.curve_keys import Curve
 from edge.terminal_escape import escaped
 
 DEFAULT = "default"

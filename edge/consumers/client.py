@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from edge.config.directories import StrPath
 from edge.consumers.ack_result import AckResult
-from edge.consumers.client_socket import REPLY_TIMEOUT_S, Curve, RequestClient
+from edge.consumers.client_socket import REPLY_TIMEOUT_S, RequestClient
 from edge.consumers.client_state import ConsumerBatch
 from edge.consumers.consumer_connection import ConsumerConnection
 from edge.consumers.core_connection import SLICE_S, BlockingConnection, check_argument
@@ -35,6 +35,7 @@ from edge.consumers.protocol import (
     Publish,
     Published,
 )
+from edge.local.curve_keys import Curve
 from edge.mqtt import check_name, payload_bytes
 from ringbuf import Record
 

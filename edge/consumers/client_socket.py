@@ -10,19 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-import msgspec
 import zmq
 
-from edge.config.directories import StrPath, is_socket_file, runtime_directory
+from edge.config.directories import StrPath, runtime_directory
 from edge.consumers.protocol import PROTOCOL, Answer, Message, RequestMessage
 from edge.errors import (
     BrokerUnreachable,
     ControlError,
-    InvalidArgument,
     NoAnswer,
     check_seconds,
     invalid_endpoint,
 )
+from edge.local.curve_keys import Curve, encrypt
 from edge.rpc import client as rpc
 from edge.rpc.protocol import encode, expect
 
@@ -41,16 +40,6 @@ MECHANISM_MISMATCH = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH  # keys on one s
 EVENT = struct.Struct("=HI")  # of a monitor: event, value
 
 A = TypeVar("A", bound=Message)
-
-
-class Curve(msgspec.Struct, frozen=True):
-    """Keys for a tcp:// endpoint: the client's secret certificate, and the broker's public one.
-
-    A socket file (ipc://) takes no keys: its permissions guard it.
-    """
-
-    secret_key_file: Path
-    server_key_file: Path
 
 
 def endpoint_of(runtime_dir: StrPath | None, endpoint: str) -> str:
@@ -83,7 +72,7 @@ class ClientSocket:
         self._monitor = socket.get_monitor_socket(EVENTS)
         try:
             if curve is not None:
-                _encrypt(socket, endpoint, curve)
+                encrypt(socket, endpoint, curve)
             socket.connect(endpoint)
         except (zmq.ZMQError, OSError, ValueError, ControlError) as error:
             self.close()
@@ -235,28 +224,3 @@ def _keys_refused(endpoint: str, curve: Curve | None, event: int) -> BrokerUnrea
         text = f"{endpoint} uses no CURVE keys, and {curve.secret_key_file} is given"
         hint = "remove the keys, or set secret_key_file and client_keys_dir in [zmq] of the broker"
     return BrokerUnreachable(text, hint=hint)
-
-
-def _encrypt(socket: zmq.Socket[bytes], endpoint: str, curve: Curve) -> None:
-    if is_socket_file(endpoint):
-        text = (
-            f"keys {curve.secret_key_file} for {endpoint}: a socket file takes none, its permissions guard it"
-        )
-        raise InvalidArgument(text, hint="remove the keys, or name a tcp:// endpoint")
-    public_key, secret_key = _certificate(curve.secret_key_file)
-    if secret_key is None:
-        raise ControlError(f"{curve.secret_key_file} has no secret key", hint="name the file .key_secret")
-    socket.curve_publickey, socket.curve_secretkey = public_key, secret_key
-    socket.curve_serverkey = _certificate(curve.server_key_file)[0]
-
-
-def _certificate(file: Path) -> tuple[bytes, bytes | None]:
-    """(public, secret) key of a file."""
-    from zmq.auth import load_certificate
-
-    try:
-        return load_certificate(file)
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(
-            f"{file}: {error}", hint="make one with zmq.auth.create_certificates()"
-        ) from error

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar, get_args
 
 from edge.config.directories import StrPath
 from edge.consumers.ack_result import AckResult, Offsets, offset_of, result_of
-from edge.consumers.client_socket import Curve, endpoint_of
+from edge.consumers.client_socket import endpoint_of
 from edge.consumers.client_state import ConsumerBatch, ConsumerCore, ConsumerSettings
 from edge.consumers.core_connection import CoreConnection, check_argument, check_filters
 from edge.consumers.delivery_settings import LIMITS, DeliverySettings, SettingName, invalid_value
@@ -30,6 +30,7 @@ from edge.consumers.protocol import (
 from edge.consumers.replay_clock import SPEED_MAX, SPEED_MIN
 from edge.consumers.start_place import GroupStart, start_place
 from edge.errors import InvalidArgument, check_seconds
+from edge.local.curve_keys import Curve
 from ringbuf import Record
 
 Result = TypeVar("Result")  # AckResult, or a coroutine of it

@@ -15,9 +15,10 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import zmq
 
-from edge.consumers.client_socket import ClientSocket, Curve
+from edge.consumers.client_socket import ClientSocket
 from edge.consumers.protocol import FILTERS_MAX, Answer, RequestMessage
 from edge.errors import InvalidArgument, NotOpen, Refused, check_seconds, opened_before_fork
+from edge.local.curve_keys import Curve
 from edge.local.filters import checked_filters
 
 SLICE_S = 0.1  # the longest sleep: then the connection is looked at

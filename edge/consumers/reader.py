@@ -16,13 +16,14 @@ import time
 from collections.abc import Iterable, Mapping
 
 from edge.config.directories import StrPath
-from edge.consumers.client_socket import Curve, endpoint_of
+from edge.consumers.client_socket import endpoint_of
 from edge.consumers.core_connection import BlockingConnection, CoreConnection, check_argument, check_filters
 from edge.consumers.protocol import BATCH_MAX_BYTES
 from edge.consumers.reader_state import PartitionBatch, ReaderCore, ReaderStart
 from edge.consumers.replay_clock import SPEED_MAX, SPEED_MIN
 from edge.consumers.start_place import OFFSET_MAX, time_words, unix_ns
 from edge.errors import InvalidArgument
+from edge.local.curve_keys import Curve
 from edge.local.shm_subscription import Place
 
 EPOCH_MAX = (1 << 32) - 1

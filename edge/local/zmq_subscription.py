@@ -16,6 +16,7 @@ import zmq
 
 from edge.config.directories import StrPath, runtime_directory
 from edge.errors import (
+    EdgeError,
     FrameError,
     InvalidArgument,
     NotOpen,
@@ -23,6 +24,7 @@ from edge.errors import (
     invalid_endpoint,
     opened_before_fork,
 )
+from edge.local.curve_keys import Curve, encrypt
 from edge.local.filters import checked_filters
 from edge.local.zmq_frames import TOPICS_MAX, Continuity, Header, decode, prefix_of
 from edge.mqtt.topic_filters import matches
@@ -49,6 +51,7 @@ class FrameSubscription:
         *,
         runtime_dir: StrPath | None = None,
         endpoint: str = "",
+        curve: Curve | None = None,
         receive_high_water: int = 10_000,
     ) -> None:
         self.unreadable = 0
@@ -65,11 +68,17 @@ class FrameSubscription:
         self._socket.set(zmq.RCVHWM, receive_high_water)
         self._socket.set(zmq.SNDHWM, 0)  # otherwise ZeroMQ drops subscriptions, from the thousandth on
         self._socket.set(zmq.LINGER, 0)
+        place = endpoint or f"ipc://{runtime_directory(runtime_dir) / 'zmq.sock'}"
         try:
-            self._socket.connect(endpoint or f"ipc://{runtime_directory(runtime_dir) / 'zmq.sock'}")
+            if curve is not None:
+                encrypt(self._socket, place, curve)
+            self._socket.connect(place)
         except zmq.ZMQError as error:
             self._release()
             raise invalid_endpoint(endpoint, error.strerror) from error
+        except EdgeError:
+            self._release()
+            raise
         for prefix in {prefix_of(topic_filter) for topic_filter in self._filters}:
             self._socket.subscribe(prefix)
         self._directly: zmq.Socket[bytes] = zmq.Socket.shadow(self._socket.underlying)
@@ -122,9 +131,10 @@ class FrameSubscription:
 class ZmqSubscription(FrameSubscription):
     """Messages of the topics that `filters` match, by ZeroMQ: (topic, Header, payload).
 
-    `endpoint`: the broker's ZeroMQ endpoint, if it is not ipc://RUNTIME_DIR/zmq.sock. `receive_high_water`:
-    messages that may wait here before ZeroMQ drops further ones. Iteration does not end by itself. Raises
-    InvalidArgument.
+    `endpoint`: the broker's ZeroMQ endpoint, if it is not ipc://RUNTIME_DIR/zmq.sock. `curve`: keys for an
+    endpoint that other machines reach; with unknown keys no message arrives. `receive_high_water`: messages
+    that may wait here before ZeroMQ drops further ones. Iteration does not end by itself. Raises
+    InvalidArgument; ControlError: a file has no secret key.
     """
 
     _context_type = zmq.Context

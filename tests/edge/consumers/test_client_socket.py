@@ -5,8 +5,9 @@ from pathlib import Path
 import zmq
 import zmq.auth
 
-from edge.consumers.client_socket import ClientSocket, Curve
+from edge.consumers.client_socket import ClientSocket
 from edge.consumers.protocol import VERSION, Rings
+from edge.local.curve_keys import Curve
 from tests.support.waiting import PATIENCE_S, wait_until
 
 

@@ -16,7 +16,7 @@ from brim import Letter, consumer, producer, publish
 from brim.asyncio import consumer as async_consumer
 from edge.consumers import outbox
 from edge.consumers import server as endpoint_module
-from edge.consumers.client_socket import Curve, RequestClient
+from edge.consumers.client_socket import RequestClient
 from edge.consumers.protocol import (
     VERSION,
     GroupList,
@@ -30,6 +30,7 @@ from edge.consumers.protocol import (
 )
 from edge.consumers.server import ConsumersEndpoint
 from edge.errors import BrokerUnreachable, EdgeError, InvalidArgument, Refused
+from edge.local.curve_keys import Curve
 from edge.rpc.protocol import encode
 from ringbuf import Batch, Ring
 from tests.support.brim_process import BrimProcess

@@ -15,7 +15,8 @@ import zmq.auth
 
 from brim.asyncio import subscribe_zmq
 from edge.config.schema import Zmq
-from edge.errors import EdgeError
+from edge.errors import EdgeError, InvalidArgument
+from edge.local.curve_keys import Curve
 from edge.local.zmq_frames import Header, decode
 from edge.local.zmq_listener import ZmqListener
 from edge.local.zmq_prefixes import PREFIXES_MAX
@@ -245,6 +246,9 @@ async def test_off_loopback_only_those_with_a_key_of_ours_are_served(config, tmp
         client_keys_dir=tmp_path / "clients",
     )
     server_key = zmq.auth.load_certificate(tmp_path / "server.key")[0]
+    keys = Curve(tmp_path / "app.key_secret", tmp_path / "server.key")
+    with pytest.raises(InvalidArgument, match="a socket file takes none"):
+        subscribe_zmq("b", runtime_dir=config.runtime_dir, curve=keys)
     with Ring.create(config.runtime_dir / "r-0", capacity_bytes=1 << 16, epoch=1) as ring:
         publisher.add(ring)
         publisher.start()
@@ -256,6 +260,10 @@ async def test_off_loopback_only_those_with_a_key_of_ours_are_served(config, tmp
                 ring.writer().publish(b"secret", key="b")
                 assert decode(await asyncio.wait_for(friend.recv_multipart(), PATIENCE_S))[2] == b"secret"
                 assert not await stranger.poll(200)
+                async with subscribe_zmq("b", endpoint=publisher.endpoint, curve=keys) as program:
+                    await until(lambda: publisher.stats.prefixes == 2)
+                    ring.writer().publish(b"again", key="b")
+                    assert (await take(program, 1))[0][2] == b"again"
                 friend.close(0)
                 stranger.close(0)
         finally:
