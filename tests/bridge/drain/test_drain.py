@@ -16,6 +16,8 @@ from ringbuf.record import RecordHeader
 from tests.support.bridges import (
     EPOCH,
     FailingSink,
+    Gates,
+    begin_all,
     drain,
     drain_next_to_backlog,
     publish,
@@ -332,6 +334,30 @@ def damage(runtime_directory: Path, offsets: Iterable[int]) -> None:
         for offset in offsets:
             file.seek(data.index(str(offset).encode().rjust(20, b".")))
             file.write(b"!")
+
+
+def test_of_the_files_of_a_crash_only_those_that_cannot_be_read_again_are_given_up(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    """The second of three has damaged records by then; the first is in flight again when it is looked at."""
+    sink = Gates(tmp_path / "lake")
+    sink.before = [SinkUnavailable("down")] * 3
+    chosen = settings(runtime_directory, tmp_path, window=3, file_bytes=4096)
+    with ring(runtime_directory) as made:
+        publish(made, 192)
+        with drain(chosen, sink) as drained:
+            begin_all(drained, 3)
+            for gate in sink.open.values():
+                gate.set()
+        damage(runtime_directory, (70,))
+        with drain(chosen, sink) as drained:
+            run_dry(drained)
+            publish(made, 1)
+            run_dry(drained)
+    there = offsets_drained(tmp_path / "lake")["default", 0, EPOCH]
+    lost = [offset for footer in footers(tmp_path) for first, last in footer.lost for offset in (first, last)]
+    assert lost == [64, 127]
+    assert sorted(there) == [*range(64), *range(128, 193)]
 
 
 def test_many_damaged_records_in_a_row_hold_nothing_up(runtime_directory: Path, tmp_path: Path) -> None:

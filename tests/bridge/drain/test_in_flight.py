@@ -260,6 +260,18 @@ def test_of_two_failures_the_one_that_blocks_the_bridge_is_reported() -> None:
     assert failed(away, blocked)[1] is failed(blocked, away)[1] is blocked
 
 
+def test_a_window_begins_again_only_when_the_sink_has_none_of_its_files() -> None:
+    window, _ = failed(SinkUnavailable("down"), None)
+    window.rewinding = True
+    assert not window.rewound()
+    assert len(window) == 2
+    assert window.files[1].future is not None
+    window.files[1].future.set_exception(SinkUnavailable("down"))
+    window.take_answers(0.0, lambda _: None)
+    assert window.rewound()
+    assert len(window) == 0
+
+
 # ---- whose turn it is ----
 
 

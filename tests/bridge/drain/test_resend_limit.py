@@ -9,13 +9,16 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from bridge.drain.checkpoint import cursors_in
+from bridge.drain.resend_limit import ResendLimit
 from bridge.errors import SinkUnavailable
 from bridge.format.sink_batch import Rejected, SinkBatch
+from bridge.format.write_intent import WriteIntent
 from tests.support.bridges import SteppedDrain, drain, publish, ring, settings
 from tests.support.mosquitto import BINARY, running
 from tests.support.project import ROOT
@@ -184,6 +187,26 @@ def test_records_behind_the_saved_checkpoint_are_never_more_than_the_window(
     assert sorted(sink.sent) == list(range(2300))
     assert 50 < sink.most <= 200
     assert sink.most_bytes <= 16_384
+
+
+@dataclass
+class Acknowledged:
+    """A file that the sink has acknowledged."""
+
+    intent: WriteIntent
+    length: int
+    took_s: float = 0.0
+
+
+@pytest.mark.parametrize(("records", "length", "due"), [(49, 499, False), (50, 10, True), (10, 500, True)])
+def test_a_save_is_due_when_it_frees_half_of_the_records_or_bytes(
+    records: int, length: int, due: bool
+) -> None:
+    limit = ResendLimit(100, 1000)
+    limit.acknowledged(Acknowledged(WriteIntent(1, 0, "s", 0, 1, 0, None, 0, records - 1, (), ()), length))
+    assert limit.is_due() is due
+    limit.saved()
+    assert not limit.is_due()
 
 
 def test_a_record_that_is_larger_than_the_window_goes_without_others(

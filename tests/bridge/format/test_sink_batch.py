@@ -2,10 +2,12 @@
 
 import base64
 import json
+import os
 import resource
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 from bridge.drain.bridge import Bridge
 from bridge.drain.control_socket import Backfill, Pause, Resume, Skip, send, state_of
+from bridge.drain.dead_letters import DeadLetters
 from bridge.drain.transform import TransformedRecord
 from bridge.errors import (
     BadName,
@@ -195,6 +198,45 @@ def test_a_full_file_of_dead_letters_stops_the_bridge_and_loses_none(
     with drain(settings(runtime_directory, tmp_path), sink) as drained:
         run_dry(drained)
     assert len(chosen.dead_letters_path.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("room", [-1, 0])
+def test_a_file_of_dead_letters_may_have_exactly_the_bytes_of_its_limit(
+    runtime_directory: Path, tmp_path: Path, room: int
+) -> None:
+    sink = Queue()
+    sink.refuses = {3, 4}
+    chosen = settings(runtime_directory, tmp_path)
+    with ring(runtime_directory) as made, drain(chosen, sink) as drained:
+        publish(made, 4)
+        run_dry(drained)
+        length = chosen.dead_letters_path.stat().st_size  # of one letter; the next one is as long
+        drained.dead_letters = DeadLetters(replace(chosen, dead_letters_bytes=2 * length + room))
+        publish(made, 1)
+        with nullcontext() if room == 0 else pytest.raises(SinkBlocked, match=f"{length} bytes of dead"):
+            run_dry(drained)
+    assert chosen.dead_letters_path.stat().st_size == (2 * length if room == 0 else length)
+
+
+def test_a_dead_letter_is_on_the_disk_before_the_cursor_moves(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, synced = Queue(), list[tuple[int, int]]()
+    sink.refuses = {3}
+    sync = os.fdatasync
+
+    def sync_and_note(fd: int) -> None:
+        sync(fd)
+        if os.readlink(f"/proc/self/fd/{fd}") == str(chosen.dead_letters_path):
+            cursor = drained.checkpoint.cursors["default", 0]
+            synced.append((os.fstat(fd).st_size, cursor.next_offset))
+
+    chosen = settings(runtime_directory, tmp_path)
+    with ring(runtime_directory) as made, drain(chosen, sink) as drained:
+        monkeypatch.setattr(os, "fdatasync", sync_and_note)
+        publish(made, 20)
+        run_dry(drained)
+    assert synced == [(chosen.dead_letters_path.stat().st_size, 0)]
 
 
 def test_a_dead_letter_for_which_there_is_half_the_room_is_not_taken_for_kept(

@@ -30,6 +30,7 @@ from bridge.spark.tables import TableFormat
 from tests.support.drained_files import T0_NS, drained_file_of, store
 from tests.support.examples import examples
 from tests.support.open_tables import rows_of
+from tests.support.project import ROOT
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
@@ -69,7 +70,7 @@ def test_a_driver_that_was_cut_off_doubles_and_loses_nothing(
 
     def is_cut_off(*words: Any, **named: Any) -> None:
         monkeypatch.setattr(owner, step, goes_on)
-        subprocess.run([sys.executable, "-c", SECOND_DRIVER, *how], check=True, timeout=240)
+        subprocess.run([sys.executable, "-c", SECOND_DRIVER, *how], cwd=ROOT, check=True, timeout=240)
         goes_on(*words, **named)
 
     monkeypatch.setattr(owner, step, is_cut_off)
@@ -86,13 +87,14 @@ def test_a_driver_that_was_cut_off_doubles_and_loses_nothing(
 # ---- attempts, step by step ----
 
 
-def write(target: bronze.TableTarget, batch: int, *, rows: int = ROWS) -> None:
-    """The files of an attempt, in the form in which Spark leaves them: one for each day."""
+def write(target: bronze.TableTarget, batch: int, *, rows: int = ROWS, more: str = "") -> None:
+    """The files of an attempt, in the form in which Spark leaves them: one for each day; `more`: a column."""
     for day in range(2):
         numbers = range(batch * ROWS + day, batch * ROWS + rows, 2)
         times = pa.array([T0_NS // 1000 + day * DAY_US + it for it in numbers], pa.timestamp("us", "UTC"))
         names = pa.array([f"plant/{it}" for it in numbers])
         found = pa.table({"offset": pa.array(numbers, pa.int64()), "timestamp": times, "topic": names})
+        found = found.append_column(more, names) if more else found
         directory = Path(target.table, target.directory(batch), f"dt=2023-11-{14 + day}")
         directory.mkdir(parents=True, exist_ok=True)
         pq.write_table(found, directory / f"part-{uuid.uuid4()}.parquet", store_schema=False)
@@ -146,6 +148,39 @@ def test_of_two_attempts_at_a_batch_one_counts_and_keeps_its_files(
     assert offsets(table, form) == list(range(ROWS * (batch + 1)))
     assert len(files_of(table, two, batch)) == 2
     assert len(files_of(table, one, batch)) == (2 if dies and early else 0)
+
+
+@each_form
+def test_a_batch_before_the_last_one_is_not_committed_again(tmp_path: Path, form: str) -> None:
+    """By a driver that was cut off for longer than a batch, and has its look at the table behind it."""
+    table = tmp_path / "table"
+    for batch in range(3):
+        write(target := target_of(table, form), batch)
+        bronze.commit(target, batch, ROWS)
+    write(late := target_of(table, form), 1)
+    assert late.log is not None
+    with pytest.raises(TableBusy, match="committed meanwhile"):
+        late.log.commit(1, late.directory(1), ROWS)
+    assert offsets(table, form) == list(range(3 * ROWS))
+
+
+@each_form
+def test_an_attempt_that_adds_a_column_does_not_double_a_batch_that_came_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """The column is a commit of its own; the other one commits its batch just before it."""
+    table = tmp_path / "table"
+    write(before := target_of(table, form), 0)
+    bronze.commit(before, 0, ROWS)
+    one, two = target_of(table, form), target_of(table, form)
+    write(one, 1, more="line")
+    write(two, 1)
+    reads_early(monkeypatch, one, 2)
+    assert two.log is not None
+    two.log.commit(1, two.directory(1), ROWS)  # and it is killed before it deletes other attempts
+    with pytest.raises(TableBusy, match="committed meanwhile"):
+        bronze.commit(one, 1, ROWS)
+    assert offsets(table, form) == list(range(2 * ROWS))
 
 
 @each_form
