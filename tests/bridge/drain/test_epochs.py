@@ -8,7 +8,17 @@ import pytest
 from bridge.drain.commands import skip
 from bridge.errors import DrainedFileError, SinkUnavailable
 from bridge.format.drained_file import FileFooter
-from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry, settings
+from tests.support.bridges import (
+    EPOCH,
+    FailingSink,
+    Gates,
+    begin_all,
+    drain,
+    publish,
+    ring,
+    run_dry,
+    settings,
+)
 from tests.support.drained_files import drained_file_of, footers, offsets_drained
 
 
@@ -86,6 +96,27 @@ def test_what_was_passed_over(runtime_directory: Path, tmp_path: Path) -> None:
     *_, last = footers(tmp_path)
     assert (last.previous, last.earlier_skipped) == ((EPOCH, 15), ((EPOCH, 10, 14),))
     assert offsets_drained(tmp_path / "lake")["default", 0, EPOCH] == list(range(10))
+
+
+def test_the_next_epoch_begins_when_the_sink_has_the_files_of_the_one_before(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    """Otherwise a crash would forget them, if the sink takes records."""
+    sink = Gates(tmp_path / "lake")
+    with drain(settings(runtime_directory, tmp_path, window=2), sink) as drained:
+        with ring(runtime_directory) as made:
+            publish(made, 10)
+            begin_all(drained, 1)
+            made.unlink()
+        with ring(runtime_directory, epoch=EPOCH + 1) as made:
+            publish(made, 5)
+            for _ in range(3):
+                drained.step()
+            assert drained.checkpoint.cursors["default", 0].epoch == EPOCH
+            for gate in sink.open.values():
+                gate.set()
+            run_dry(drained)
+            assert drained.checkpoint.cursors["default", 0].epoch == EPOCH + 1
 
 
 def test_a_footer_keeps_what_it_says_of_earlier_epochs_and_is_as_before_without() -> None:
