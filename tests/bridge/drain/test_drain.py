@@ -336,6 +336,33 @@ def damage(runtime_directory: Path, offsets: Iterable[int]) -> None:
             file.write(b"!")
 
 
+def test_a_backlog_that_is_gone_to_its_last_record_is_lost_and_nothing_after_it(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    chosen = settings(runtime_directory, tmp_path, file_bytes=4096, live_after_ms=0)
+    with ring(runtime_directory) as made:
+        publish(made, 5)
+        with drain(chosen) as drained:
+            run_dry(drained)
+            publish(made, 251)  # the ring gives up 256 records at once
+            while not drained.checkpoint.cursors["default", 0].ahead:
+                drained.step()
+            publish(made, 20)
+            while drained.checkpoint.cursors["default", 0].live_offset <= 256:
+                drained.step()
+            drained.finish()
+            cursor = drained.checkpoint.cursors["default", 0]
+        while made.extremes().oldest_offset < (cursor.stop_offset or 0):
+            publish(made, 1)
+        assert made.extremes().oldest_offset == cursor.stop_offset  # neither behind nor before it
+        with drain(chosen) as drained:
+            run_dry(drained)
+    declared = [pair for footer in footers(tmp_path) for pair in footer.lost]
+    assert declared == [(cursor.next_offset, 255)]
+    there = offsets_drained(tmp_path / "lake")["default", 0, EPOCH]
+    assert sorted(there) == [*range(cursor.next_offset), *range(256, max(there) + 1)]
+
+
 def test_of_the_files_of_a_crash_only_those_that_cannot_be_read_again_are_given_up(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
