@@ -227,6 +227,11 @@ def test_going_back_drains_again_up_to_where_it_stood() -> None:
     assert back.after(intent(100, 119)).after(intent(40, 99)).next_offset == 120
 
 
+def test_skipped_and_lost_ranges_that_are_drained_again_are_not_declared() -> None:
+    back = CURSOR.passed(200).lost_until(300).back(150)
+    assert (back.skipped, back.owed, back.next_offset) == (((100, 149),), (), 150)
+
+
 def test_skipping_is_declared_without_what_was_drained_ahead() -> None:
     skipped = CURSOR.split(500).after(intent(500, 599)).passed(700)
     assert (skipped.skipped, skipped.next_offset, skipped.ahead) == (((100, 499), (600, 699)), 700, ())
