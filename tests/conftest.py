@@ -24,9 +24,9 @@ from tests.support.directories import memory_directory
 from tests.support.leaks import Holdings, left_since
 from tests.support.mqtt_bench import Bench
 from tests.support.project import dev
-from tests.support.spark_session import spark
+from tests.support.spark_session import first_spark, pytest_runtest_makereport, spark
 
-__all__ = ["spark"]
+__all__ = ["first_spark", "pytest_runtest_makereport", "spark"]
 
 # Bytecode is kept even where the environment refuses it: otherwise each of a thousand processes compiles all
 # of Brim again, and pytest rewrites every test file again.
@@ -78,6 +78,8 @@ def nothing_leaks(own_directories: None, request: pytest.FixtureRequest) -> Iter
 
     Descriptors and threads of tests with Spark do not count: its gateway keeps its sockets for later.
     """
+    if "spark" in request.fixturenames:
+        request.getfixturevalue("spark")  # it stays for later tests
     before = Holdings.now()
     yield
     left = left_since(before, only_outside=request.node.get_closest_marker("java") is not None)

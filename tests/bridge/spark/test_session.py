@@ -1,9 +1,12 @@
 """Refusals of a session, without starting Spark; and a start where paths of sockets are too long."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
+from typing import Any, NoReturn
 
 import pytest
 
@@ -11,13 +14,16 @@ from bridge.errors import SparkUnavailable
 from bridge.spark.session import INSTALL_JAVA, check_java
 from ringbuf.extras import install_extra
 from tests.support.project import ROOT
-from tests.support.spark_session import SHORT_LIFE
+from tests.support.spark_session import SHORT_LIFE, pytest_runtest_makereport
 
 ADD_ONE = """
+import sys, tempfile
 from bridge.spark.session import session
-spark = session("test", master="local[1]")
-print(spark.sparkContext.parallelize([1, 2], 1).map(lambda number: number + 1).collect())
-print(spark.conf.get("spark.python.unix.domain.socket.enabled"))
+for tempfile.tempdir in sys.argv[1:]:
+    spark = session("test", master="local[1]")
+    print(spark.sparkContext.parallelize([1, 2], 1).map(lambda number: number + 1).collect())
+    print(spark.conf.get("spark.python.unix.domain.socket.enabled"))
+    spark.stop()
 """
 
 
@@ -71,20 +77,20 @@ def test_without_pyspark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.java
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("python_too", [False, True])
 def test_workers_run_where_the_directory_for_temporary_files_has_a_long_path(
-    tmp_path: Path, runtime_directory: Path, python_too: bool
+    tmp_path: Path, runtime_directory: Path
 ) -> None:
+    """Of Java only, and then of Python too: one Java runs both sessions."""
     long = tmp_path / ("x" * 100)
     long.mkdir()
     environment = {
         **os.environ,
         "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={long} {SHORT_LIFE}",
         "PYTHONPATH": str(ROOT),
-        "TMPDIR": str(long if python_too else runtime_directory),
+        "TMPDIR": str(long),
     }
     done = subprocess.run(
-        [sys.executable, "-c", ADD_ONE],
+        [sys.executable, "-c", ADD_ONE, str(runtime_directory), str(long)],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -92,4 +98,35 @@ def test_workers_run_where_the_directory_for_temporary_files_has_a_long_path(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"[2, 3]\n{'false' if python_too else 'true'}\n"
+    assert done.stdout == "[2, 3]\ntrue\n[2, 3]\nfalse\n"
+
+
+@pytest.mark.java
+@pytest.mark.timeout(400)
+def test_java_ends_with_a_test_that_its_limit_ends(spark: Any) -> None:
+    """The limit comes as a signal while Python waits for Java; the next command would take its answer."""
+
+    def end(*_: object) -> NoReturn:
+        pytest.fail("Timeout (>1s) from pytest-timeout.")
+
+    before = signal.signal(signal.SIGUSR1, end)
+    timer = Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+    sleep = getattr(spark._jvm, "java.lang.Thread").sleep
+    java = spark.sparkContext._gateway.proc
+    try:
+        timer.start()
+        call = pytest.CallInfo.from_call(lambda: sleep(600_000), "call")
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    report = pytest_runtest_makereport(call)
+    next(report)
+    with pytest.raises(StopIteration):
+        report.send(None)
+    assert java.poll() is not None
+
+
+@pytest.mark.java
+@pytest.mark.timeout(400)
+def test_the_test_after_it_has_a_new_spark(spark: Any) -> None:
+    assert spark.range(3).count() == 3

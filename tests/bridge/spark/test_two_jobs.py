@@ -43,6 +43,8 @@ ROWS = 4  # of a batch
 SECOND_DRIVER = """
 import contextlib, sys
 from bridge.spark.jobs import bronze
+from tests.support.spark_session import start_spark
+start_spark()
 bronze.table_lock = lambda *_: contextlib.nullcontext()
 sys.exit(bronze.main(sys.argv[1:]))
 """
