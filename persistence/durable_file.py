@@ -51,6 +51,7 @@ _FRAME = struct.Struct("<IIc")
 
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 FRAME_BYTES = _FRAME.size
+WINDOW_BYTES = 1 << 20  # of a file of frames that is in memory
 
 
 # ---- files ----
@@ -297,6 +298,22 @@ class Envelope(NamedTuple):
 def pack_frame(kind: bytes, body: Buffer, seed: int = 0) -> bytes:
     """Header of a frame; the body follows it."""
     return _FRAME.pack(len(body), crc32c(body, crc32c(kind, seed)), kind)
+
+
+def frames_of_file(files: Files, handle: int, size: int) -> Iterator[tuple[bytes, memoryview, int]]:
+    """Yield the frames of an open file of that size as frames_in(), with WINDOW_BYTES in memory at a time, or
+    one frame that is longer. Raises OSError.
+    """
+    place, window_bytes = 0, WINDOW_BYTES
+    while place < size:
+        data = memoryview(files.read(handle, min(window_bytes, size - place), place))
+        used = 0
+        for kind, body, used in frames_in(data):
+            yield kind, body, place + used
+        frame_bytes = FRAME_BYTES + _FRAME.unpack_from(data)[0] if len(data) >= FRAME_BYTES else 0
+        if not used and not len(data) < frame_bytes <= size - place:
+            return  # damaged, or cut off
+        place, window_bytes = place + used, WINDOW_BYTES if used else frame_bytes
 
 
 def frames_in(data: memoryview, place: int = 0, seed: int = 0) -> Iterator[tuple[bytes, memoryview, int]]:

@@ -32,7 +32,7 @@ from itertools import chain, repeat
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -42,7 +42,7 @@ from edge.errors import NewerState
 from edge.log_throttle import LogThrottle
 from edge.logging_setup import pairs
 from edge.recovery.read_journal import NEVER_ENDS, RANGE_BYTES, PastLog
-from persistence.durable_file import NewFile, UnreadableFile, frames_in, pack_frame, read_file, write_all
+from persistence.durable_file import NewFile, frames_of_file, is_unreadable, pack_frame, write_all
 from persistence.files import Files, OsFiles
 from persistence.free_disk_space import require_room
 from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN, Range, Ring
@@ -115,40 +115,61 @@ def _variable(data: memoryview) -> tuple[int, int]:
     return 0, 0
 
 
-class _Content(NamedTuple):
-    """Content of a file: records with their authors, and the positions up to which it is complete."""
+class _SavedPieces:
+    """Content of a file: iterate once over its records, with their authors. Then the attributes are complete.
 
-    pieces: list[tuple[memoryview, memoryview]]
-    marks: dict[str, tuple[int, int]]
-    good_bytes: int
+    It is in memory piece by piece: a start needs no more memory than the run before it.
+    """
 
+    def __init__(self, path: Path, files: Files) -> None:
+        self.marks: dict[str, tuple[int, int]] = {}  # of each ring, up to which the file is complete
+        self.good_bytes = 0
+        self.is_lost = False  # True if the file could not be read to its end, and was renamed
+        self._path, self._files = path, files
 
-def _read(path: Path, files: Files) -> _Content:
-    try:
-        data = memoryview(read_file(files, str(path)))
-    except FileNotFoundError:
-        data = memoryview(b"")
-    except UnreadableFile as error:
-        kept = path.with_name(f"{path.name}.bad")
-        files.rename(str(path), str(kept))
-        log.error("retained file unreadable, renamed %s", pairs(file=path, reason=error.strerror, kept=kept))
-        data = memoryview(b"")
-    pieces: list[tuple[memoryview, memoryview]] = []
-    marks: dict[str, tuple[int, int]] = {}
-    good_bytes = 0
-    for kind, body, end in frames_in(data):
-        good_bytes = end
-        if kind == b"m":
-            marks = msgspec.msgpack.decode(body, type=dict[str, tuple[int, int]])
-        elif kind == b"r":
-            pieces.append((body, memoryview(b"")))
-        elif kind != b"a":  # intact, by its checksum
-            raise NewerState(path, f"a frame of the kind {kind!r}", "a, m and r")
-        elif pieces:
-            pieces[-1] = pieces[-1][0], body
-    if good_bytes < len(data):
-        log.warning("retained file damaged, truncated %s", pairs(file=path, at=good_bytes, bytes=len(data)))
-    return _Content(pieces, marks, good_bytes)
+    def __iter__(self) -> Iterator[tuple[memoryview, memoryview]]:
+        """Raises NewerState, OSError."""
+        records: memoryview | None = None
+        for kind, body in self._frames():
+            if kind == b"m":
+                self.marks = msgspec.msgpack.decode(body, type=dict[str, tuple[int, int]])
+                continue
+            if kind not in (b"a", b"r"):  # intact, by its checksum
+                raise NewerState(self._path, f"a frame of the kind {kind!r}", "a, m and r")
+            if records is not None:
+                yield records, body if kind == b"a" else memoryview(b"")
+            records = body if kind == b"r" else None
+        if records is not None:
+            yield records, memoryview(b"")
+
+    def _frames(self) -> Iterator[tuple[bytes, memoryview]]:
+        handle = -1
+        try:
+            handle = self._files.open(str(self._path))
+            size = self._files.size(handle)
+            for kind, body, end in frames_of_file(self._files, handle, size):
+                self.good_bytes = end
+                yield kind, body
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            self._rename(error)
+            return
+        finally:
+            if handle >= 0:
+                self._files.close(handle)
+        if self.good_bytes < size:
+            facts = pairs(file=self._path, at=self.good_bytes, bytes=size)
+            log.warning("retained file damaged, truncated %s", facts)
+
+    def _rename(self, error: OSError) -> None:
+        kept = self._path.with_name(f"{self._path.name}.bad")
+        self._files.rename(str(self._path), str(kept))
+        facts = pairs(file=self._path, reason=error.strerror, kept=kept)
+        log.error("retained file unreadable, renamed %s", facts)
+        self.good_bytes, self.is_lost = 0, True
 
 
 def _restore(broker: Broker, pieces: Iterable[tuple[memoryview, memoryview]]) -> None:
@@ -183,7 +204,10 @@ def _authors_in(data: memoryview, at: int) -> Iterator[tuple[bytes, bytes, int]]
 
 def marks_in(path: Path) -> dict[str, tuple[int, int]]:
     """(epoch, position) of each ring up to which the file is complete."""
-    return _read(path, OsFiles()).marks
+    saved = _SavedPieces(path, OsFiles())
+    for _ in saved:
+        pass
+    return saved.marks
 
 
 def retained_in(ring: Ring, position: int = 0) -> Iterator[RetainedRecord]:
@@ -272,10 +296,10 @@ class RetainedStore:
         removed and the memory was lost. `absent`: rings of removed streams, each open until the next one is
         requested. From now on changes are written, and first those that were found outside of the file.
         """
-        content = _read(self.path, self._files)
-        marks = content.marks
-        self._written.size_bytes = content.good_bytes
-        _restore(broker, content.pieces)
+        saved = _SavedPieces(self.path, self._files)
+        _restore(broker, saved)
+        marks = saved.marks
+        self._written.size_bytes, self._written.needs_rewrite = saved.good_bytes, saved.is_lost
         broker.engine.begin_retained_save(False)
         self._broker = broker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-retained")

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.drain.checkpoint import Checkpoint
 from bridge.format.installation import Installation
-from edge.recovery.retained_store import _read, _Written
+from edge.recovery.retained_store import _SavedPieces, _Written
 from edge.session_store.snapshot_file import RECORD, Origin, read_snapshot, write_snapshot
 from edge.streams.epochs import Epochs
 from persistence.durable_file import TEMPORARY_SUFFIX, Envelope, read_file, replace_file
@@ -104,9 +104,10 @@ class Retained(Content):
         self.written.end({"r": (1, number)}, 0)
 
     def read(self, files: Files) -> int:
-        found = _read(self.path, files)
-        number = found.marks.get("r", (1, 0))[1]
-        assert bool(found.pieces) >= bool(number)
+        saved = _SavedPieces(self.path, files)
+        pieces = list(saved)
+        number = saved.marks.get("r", (1, 0))[1]
+        assert bool(pieces) >= bool(number)
         return number
 
 

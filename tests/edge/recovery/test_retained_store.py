@@ -1,6 +1,7 @@
 """A retained message outlives the record it came with: the ring may overwrite that, the file has it."""
 
 import struct
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -190,6 +191,18 @@ def test_a_file_is_good_up_to_its_damage(site: Site) -> None:
         fill(bench)
     with site.life() as bench:
         assert retained(bench)["c"] == b"3"
+
+
+def test_a_start_has_a_part_of_a_long_file_in_memory(site: Site) -> None:
+    golden_lives(site)
+    site.file.write_bytes(site.file.read_bytes() * 50_000)
+    tracemalloc.start()
+    try:
+        assert marks_in(site.file)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < site.file.stat().st_size // 4
 
 
 @pytest.mark.parametrize("same_ring", [True, False])

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from edge.recovery.retained_store import _read, _Written
+from edge.recovery.retained_store import _SavedPieces, _Written
 from tests.support.simfiles import SimFiles
 
 FILE = Path("/state/retained.state")
@@ -28,8 +28,8 @@ def save(written: _Written, *pieces: bytes, replaces: bool = False) -> None:
 
 def after_cuts(disk: SimFiles) -> set[tuple[bytes, ...]]:
     """Records of the file after power cuts at this moment."""
-    contents = (_read(FILE, disk.crash(Random(seed))) for seed in CUTS)
-    return {tuple(bytes(records) for records, _ in content.pieces) for content in contents}
+    contents = (_SavedPieces(FILE, disk.crash(Random(seed))) for seed in CUTS)
+    return {tuple(bytes(records) for records, _ in content) for content in contents}
 
 
 def test_each_save_survives_a_power_cut(disk: SimFiles) -> None:
