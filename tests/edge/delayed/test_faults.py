@@ -211,14 +211,14 @@ def test_a_reload_that_adds_a_stream_leaves_delayed_messages_in_their_ring(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
     with broker_of(runtime_directory, tmp_path) as broker:
-        client = Paho(broker.port, "c")
+        client, reader = Paho(broker.port, "c"), Paho(broker.port, "r", topic="plant/#")
         client.publish("$delayed/2/plant/a", b"before")
         client.publish("plant/a", b"known topic, which moves")
+        assert reader.next()[1] == b"known topic, which moves"
         text = broker.config.read_text()
         broker.config.write_text(f'{text}\n[[stream]]\nname = "plant"\ntopics = ["plant/#", "$delayed/#"]\n')
         done = brim(broker, "reload", "--json")
         assert json.loads(done.stdout)["failed"] == [], done.stdout
-        reader = Paho(broker.port, "r", topic="plant/#")
         client.publish("$delayed/2/plant/a", b"after")
         client.publish("$delayed/1/plant/b", b"new name")
         assert sorted(reader.next()[1] for _ in range(3)) == [b"after", b"before", b"new name"]
