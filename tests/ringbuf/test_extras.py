@@ -22,6 +22,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     folder = tmp_path / "site" / "brim-0.1.0.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.4\nName: brim\nVersion: 0.1.0\n")
+    folder.as_uri()  # imports modules, from Python 3.14 on
     monkeypatch.setattr(sys, "path", [str(folder.parent)])
     assert metadata.version("brim") == "0.1.0"
     return folder / "direct_url.json"

@@ -37,7 +37,7 @@ static ssize_t violation(proxy_layer *self, const char *reason)
 /* Check `count` new bytes of the fixed part; `count` again, or -1 with errno. */
 static ssize_t check(proxy_layer *self, const uint8_t *bytes, size_t count)
 {
-    static const uint8_t signature[SIGNATURE_BYTES] = "\r\n\r\n\0\r\nQUIT\n";
+    static const char signature[] = "\r\n\r\n\0\r\nQUIT\n";
     memcpy(self->fixed + self->got, bytes, count);
     uint32_t got = self->got + (uint32_t)count;
     if (memcmp(self->fixed, signature, got < SIGNATURE_BYTES ? got : SIGNATURE_BYTES) != 0)

@@ -196,7 +196,7 @@ mq_layer *mq_websocket_layer(mq_layer *below, uint32_t connect_max, uint32_t pac
 
 void mq_websocket_request(mq_engine *engine, mq_connection *connection, const uint8_t *bytes, uint32_t length)
 {
-    static const char end[4] = "\r\n\r\n";
+    static const char end[4] = {'\r', '\n', '\r', '\n'};
     uint32_t searched_bytes = length < REQUEST_MAX_BYTES ? length : REQUEST_MAX_BYTES;
     const uint8_t *found = memmem(bytes, searched_bytes, end, sizeof end);
     connection->need = 0;
