@@ -41,6 +41,8 @@ def range_set(first: int, end: int) -> BitMap64:
 
 def runs_of_set(offsets: BitMap64) -> Iterator[tuple[int, int]]:
     """(offset, count) of each contiguous run of the set, rising."""
+    if not offsets:  # pyroaring 1.2 does not free the iterator of an empty set: 224 bytes
+        return
     behind = offsets.shift(1)  # in C: a loop over the runs took 20 times as long
     for first, end in zip(offsets - behind, behind - offsets, strict=True):
         yield first, end - first
