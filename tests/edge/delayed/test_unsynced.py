@@ -152,6 +152,7 @@ def test_a_damaged_file_has_no_unsynced_messages(
         wait_until(lambda: topics(bench) == ["t"])
         monkeypatch.setattr(DelayedStore, "due", damaged)
         wait_until(lambda: messages.status()["damaged"] == 1)
+        wait_until(lambda: messages.status()["pending"] == 0)
         sync(bench)
         writer.publish(b"v", key="$delayed/3600/next")
         wait_until(lambda: messages.status()["pending"] == 1)
