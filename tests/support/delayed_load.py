@@ -12,6 +12,7 @@ from array import array
 PAYLOAD = struct.Struct("!QQ16x")
 BATCH = 200  # publishes in flight: below receive_max
 PUBACK_BYTES = 4
+STRIDE = 7_919  # a prime number
 
 
 def connect(port: int, client_id: str, *, clean: bool = True) -> socket.socket:
@@ -37,7 +38,11 @@ def exactly(line: socket.socket, size: int) -> bytes:
 
 
 class DelayedPublisher:
-    """Publishes messages 0 to `count` at QoS 1, due evenly in `spread_s` from `begin_s` (monotonic) on."""
+    """Publishes messages 0 to `count` at QoS 1, due evenly in `spread_s` from `begin_s` (monotonic) on.
+
+    Delays are whole seconds.  Neighbours get delays far from each other: with equal ones all messages of a
+    second would be due in the few milliseconds in which they were published.
+    """
 
     def __init__(self, count: int, begin_s: float, spread_s: float) -> None:
         self.count, self.begin_s, self.spread_s = count, begin_s, spread_s
@@ -60,7 +65,7 @@ class DelayedPublisher:
 
     def _packet(self, number: int) -> bytes:
         now = time.monotonic()
-        due = self.begin_s + self.spread_s * number / self.count
+        due = self.begin_s + self.spread_s * (number * STRIDE % self.count) / self.count
         seconds = max(1, round(due - now))
         topic = b"$delayed/%04d/t" % seconds
         payload = PAYLOAD.pack(number, int((now + seconds) * 1e9))
