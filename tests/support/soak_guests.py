@@ -10,6 +10,7 @@ on standard input ends it: then all guests collect, and it prints its ledger, a 
 """
 
 import json
+import socket
 import sys
 import threading
 import time
@@ -54,6 +55,8 @@ class Talk(SocketClient):
         self.acknowledges = True
         self._open = opened  # QoS 2 identifiers of the session that wait for PUBREL
         super().__init__(port, client_id, version, keep_alive_s=0, **fields)  # a guest may wait for minutes
+        # A close with unread input discards what was not sent yet, such as a DISCONNECT.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def wait_for(self, kind: type[Packet], identifier: int | None = None) -> Packet:
         """The next packet of that kind.  Raises Lost: it does not come."""
