@@ -127,28 +127,27 @@ def is_read_only(path: Path) -> bool:
     """True if the file system of `path` takes no changes, also if only an error has made it so."""
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         return True
-    device = path.stat().st_dev
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
-            mount, _, options = line.partition(" - ")
-            if mount.split(" ")[2] == f"{os.major(device)}:{os.minor(device)}":
-                return "emergency_ro" in options.split(" ")[-1].split(",")  # statvfs() does not show it
-    return False
+    return "emergency_ro" in _mount_of(path)[1]  # statvfs() does not show it
 
 
 def file_system(path: Path) -> str:
-    """Type of the file system of an existing path, such as "ext4"; "" if it is not known.
+    """Type of the file system of an existing path, such as "ext4"; "" if it is not known."""
+    return _mount_of(path)[0]
+
+
+def _mount_of(path: Path) -> tuple[str, list[str]]:
+    """Type and options of the file system of an existing path; "" and none if they are not known.
 
     By the longest mount point: a subvolume of btrfs has a device number that no mount has.
     """
-    real, longest, kind = os.path.realpath(path), 0, ""
+    real, longest, kind, options = os.path.realpath(path), 0, "", ""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
             mount, _, described = line.partition(" - ")
             point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), mount.split(" ")[4])
             if len(point) >= longest and f"{real}/".startswith(f"{point.rstrip('/')}/"):
-                longest, kind = len(point), described.split(" ")[0]
-    return kind
+                longest, (kind, _, options) = len(point), described.split(" ", 2)
+    return kind, options.split(",")
 
 
 def _sync_name(path: Path) -> None:

@@ -14,12 +14,11 @@ from edge.auth.acl_file import read_rules
 from edge.auth.errors import AuthFileError
 from edge.auth.password_file import read_users
 from edge.auth.tenant_streams import shared_stores
-from edge.config.directories import is_read_only
+from edge.config.directories import file_system, is_read_only
 from edge.config.listener import Tls
 from edge.config.named_files import tls_places
 from edge.config.schema import Config
 from edge.doctor.findings import Finding, error, nearest, ok, warning
-from edge.doctor.machine import file_system_of
 from edge.errors import EdgeError
 from edge.server.leftovers import leftovers
 from edge.transport.tls import Certificates
@@ -90,7 +89,7 @@ def _state_of(key: str, path: Path, *, in_memory: bool) -> Finding:
         )
     if not os.access(path, os.W_OK | os.X_OK):
         return error(key, value, f"writable by user {user}", f"chmod u+wx {path}")
-    kind = file_system_of(path)
+    kind = file_system(path)
     value += f", {kind or 'unknown file system'}"
     if in_memory and kind and kind not in IN_MEMORY:
         return warning(

@@ -9,7 +9,6 @@ import re
 import resource
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
 
 from edge.config.schema import Config
 from edge.doctor.findings import Finding, error, nearest, ok, warning
@@ -123,17 +122,3 @@ def _package(requirement: str) -> Finding | None:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
-
-
-def file_system_of(path: Path) -> str:
-    """Type of the file system of `path`, such as ext4; "" if it is unknown."""
-    best, kind = "", ""
-    try:
-        lines = Path("/proc/self/mounts").read_text().splitlines()
-    except OSError:
-        return ""
-    for fields in (line.split() for line in lines):
-        point = fields[1].encode().decode("unicode_escape")
-        if (f"{path.resolve()}/").startswith(point.rstrip("/") + "/") and len(point) >= len(best):
-            best, kind = point, fields[2]
-    return kind

@@ -18,7 +18,6 @@ import trustme
 from edge.cli import main
 from edge.doctor import machine
 from edge.doctor.findings import Severity
-from edge.doctor.machine import file_system_of
 from tests.support.brim_process import BrimProcess
 from tests.support.ports import free_port
 from tests.support.project import ROOT
@@ -126,12 +125,12 @@ def hidden(_: Place, patch: pytest.MonkeyPatch) -> None:
 
 
 def on_disk(place: Place, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("edge.doctor.files.file_system_of", lambda path: "ext4")
+    patch.setattr("edge.doctor.files.file_system", lambda path: "ext4")
 
 
 def in_memory(place: Place, patch: pytest.MonkeyPatch) -> None:
     (place.directory / "state").mkdir()
-    patch.setattr("edge.doctor.files.file_system_of", lambda path: "tmpfs")
+    patch.setattr("edge.doctor.files.file_system", lambda path: "tmpfs")
 
 
 def leftover(place: Place, _: pytest.MonkeyPatch) -> None:
@@ -262,8 +261,3 @@ def test_names_cannot_act_on_a_terminal(place: Place) -> None:
     done = subprocess.run(command, capture_output=True, check=False, cwd=ROOT, timeout=PATIENCE_S)
     assert b"\x1b" not in done.stdout
     assert done.returncode in set(Severity)
-
-
-def test_the_file_system_of_a_directory_is_known(runtime_directory: Path) -> None:
-    assert file_system_of(Path("/proc/self")) == "proc"
-    assert file_system_of(runtime_directory) == "tmpfs"
