@@ -153,9 +153,8 @@ class Sessions:
 
     def connected(self, session: Session, connection: int) -> None:
         """Record that the client of a session is connected."""
-        if session.client_id in self._away:
-            self._away.remove(session.client_id)
-            self._deadlines.cancel(session.client_id)
+        self._away.discard(session.client_id)
+        self._deadlines.cancel(session.client_id)
         session.connection = connection
         self._journal.connected(session)
 
@@ -172,9 +171,8 @@ class Sessions:
         self._journal.closed(session)
         self._engine.session_close(session.handle)
         client_id = session.client_id
-        if client_id in self._away:
-            self._away.remove(client_id)
-            self._deadlines.cancel(client_id)
+        self._away.discard(client_id)
+        self._deadlines.cancel(client_id)
         del self._by_client[client_id]
 
     def overdue(self, now_s: float) -> list[Session]:

@@ -181,8 +181,10 @@ class _Restart:
         if (session := self._sessions.get(record.number)) is not None:
             subscription, identifier = subscription_of(record.topic_filter, record.options)
             self._broker.router.subscribe(session, subscription, identifier)
-            due = self._retained_due.setdefault(record.number, set())
-            (due.add if record.options & SENDS_RETAINED else due.discard)(record.topic_filter)
+            if record.options & SENDS_RETAINED:
+                self._retained_due.setdefault(record.number, set()).add(record.topic_filter)
+            elif (due := self._retained_due.get(record.number)) is not None:
+                due.discard(record.topic_filter)
 
     def _unsubscribed(self, record: Unsubscribed) -> None:
         if (session := self._sessions.get(record.number)) is not None:
