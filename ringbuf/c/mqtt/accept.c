@@ -177,7 +177,7 @@ void mq_accept_some(mq_loop *loop, int number, bool refuses)
             adopt(loop, fd, number, &from);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             engine->counters.accept_rests++;
-            for (int n = 0; n < (int)MQ_LISTENERS_MAX; n++)
+            for (int n = 0; n < MQ_LISTENERS_MAX; n++)
                 pause_accepting(loop, n, REST_MS, false);
             return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
@@ -190,7 +190,7 @@ void mq_accept_some(mq_loop *loop, int number, bool refuses)
  * the process was stopped or busy for longer. */
 void mq_accept_again(mq_loop *loop)
 {
-    for (int i = 0; i < (int)MQ_LISTENERS_MAX; i++) {
+    for (int i = 0; i < MQ_LISTENERS_MAX; i++) {
         if (loop->rest_until_ms[i] == 0 || loop->listeners[i] < 0)
             continue;
         bool waits = loop->waits_for_place[i];
@@ -211,7 +211,7 @@ void mq_accept_again(mq_loop *loop)
 
 void mq_loop_close_listeners(mq_loop *loop)
 {
-    for (int i = 0; i < (int)MQ_LISTENERS_MAX; i++)
+    for (int i = 0; i < MQ_LISTENERS_MAX; i++)
         if (loop->listeners[i] >= 0) {
             close(loop->listeners[i]);
             loop->listeners[i] = -1;
@@ -221,7 +221,7 @@ void mq_loop_close_listeners(mq_loop *loop)
 
 int mq_loop_listen(mq_loop *loop, int fd, int number)
 {
-    if (number < 0 || number >= (int)MQ_LISTENERS_MAX || loop->listeners[number] >= 0)
+    if (number < 0 || number >= MQ_LISTENERS_MAX || loop->listeners[number] >= 0)
         return -EINVAL;
     send_at_once(fd);
     if (mq_loop_set_interest(loop->epoll, EPOLL_CTL_ADD, fd, EPOLLIN, (uint64_t)number) != 0)

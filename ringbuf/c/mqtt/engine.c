@@ -247,7 +247,7 @@ void mq_announce_ends(mq_engine *engine)
 
 mq_listener *mq_engine_listener(mq_engine *engine, int number)
 {
-    return number >= 0 && number < (int)MQ_LISTENERS_MAX ? &engine->listeners[number] : NULL;
+    return number >= 0 && number < MQ_LISTENERS_MAX ? &engine->listeners[number] : NULL;
 }
 
 const mq_violation *mq_engine_violation(const mq_engine *engine)

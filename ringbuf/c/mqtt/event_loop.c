@@ -469,7 +469,7 @@ static int wait_ms(const mq_loop *loop, uint64_t until_ms)
     const mq_engine *engine = loop->engine;
     uint64_t due = loop->pending.count > 0 ? 0 : mq_engine_due(engine), at = mq_linger_due_ms(loop);
     at = until_ms < at ? until_ms : at;
-    for (int i = 0; i < (int)MQ_LISTENERS_MAX; i++)
+    for (int i = 0; i < MQ_LISTENERS_MAX; i++)
         if (loop->rest_until_ms[i] != 0 && loop->rest_until_ms[i] < at)
             at = loop->rest_until_ms[i];
     if (at != MQ_NEVER) {

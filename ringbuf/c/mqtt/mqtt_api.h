@@ -107,9 +107,10 @@ enum {
     MQ_RINGS_MAX = 4096, /* own and producer rings; 0 is the store of retained copies */
     MQ_LISTENERS_MAX = 16,
     MQ_TOPICS_MAX = 16777216,
-    MQ_NO_TOPIC = 4294967295,
     MQ_DELAYED_OVERHEAD_BYTES = 64 /* of a delayed message in its store, in addition to its own bytes */
 };
+
+enum { MQ_NO_TOPIC = 4294967295 }; /* not with those above: C23 would make all of them unsigned */
 
 /* ---- limits and counters ------------------------------------------------------------------------ */
 
