@@ -5,7 +5,7 @@ Owns the measurement of the rate at which records arrive. Changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bridge.drain.drain import Drain
@@ -39,7 +39,7 @@ class PartitionLag:
     error: str
 
 
-def error_of(lags: Iterable[PartitionLag]) -> str:
+def error_of(lags: Sequence[PartitionLag]) -> str:
     """Names of the partitions that cannot be read, and the error of the first; "": all can be read."""
     broken = [(RingName(lag.stream, lag.partition).ring, lag.error) for lag in lags if lag.error]
     if not broken:
@@ -47,7 +47,8 @@ def error_of(lags: Iterable[PartitionLag]) -> str:
     names, more = ", ".join(name for name, _ in broken[:NAMED_MAX]), len(broken) - NAMED_MAX
     names += f" and {more} more" if more > 0 else ""
     name, error = broken[0]
-    return f"cannot read {names}, other partitions are drained: {error.removeprefix(f'{name}: ')}"
+    others = ", other partitions are drained" if len(broken) < len(lags) else ""
+    return f"cannot read {names}{others}: {error.removeprefix(f'{name}: ')}"
 
 
 @dataclass(slots=True)

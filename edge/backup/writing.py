@@ -161,13 +161,17 @@ class _Backup:
         for path, name in state_files(self.files):
             self._copy(path, name)
 
+    def _is_delayed_unreadable(self, store: Path) -> bool:
+        """True if a broker runs, and only its process can read the delayed messages."""
+        return self.save is not None and is_exclusive(store)
+
     def _copy_delayed(self) -> None:
         """Copy the delayed messages, also while the broker writes them."""
         if (self.files.runtime_dir / DELAYED).exists():
             self.missing.append('delayed messages in memory ([delayed] has durability = "process")')
         if not (source := self.files.state_dir / DELAYED).exists():
             return
-        if self.save is not None and is_exclusive(source):
+        if self._is_delayed_unreadable(source):
             self.missing.append(f"delayed messages: on this file system only a stopped broker's: {source}")
             return
         try:
@@ -232,7 +236,7 @@ class _Backup:
         later, but not from a broker that was killed, or on a full disk.
         """
         store = self.files.state_dir / DELAYED
-        if (self.files.runtime_dir / DELAYED).exists() or (self.save is not None and is_exclusive(store)):
+        if (self.files.runtime_dir / DELAYED).exists() or self._is_delayed_unreadable(store):
             return  # reported as a whole
 
         def stored_end() -> int:
