@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+from edge.mqtt import ConnAck, Connect, Packet, Properties, ReasonCode, Version
 from edge.recovery.read_journal import SavedState, read_saved_state
 from edge.recovery.restore_sessions import Restored, restore
 from edge.session_store.journal_writer import JournalTarget
@@ -17,7 +18,7 @@ from edge.session_store.spill_file import SpillFile
 from ringbuf import Ring
 from ringbuf.ring import ring_file
 from tests.support.directories import memory_directory
-from tests.support.mqtt_bench import BEGIN_MS, Bench
+from tests.support.mqtt_bench import BEGIN_MS, Bench, Wire
 
 JOURNAL_BYTES = 1 << 20
 
@@ -131,3 +132,27 @@ class Lives:
         if self.bench is not None:
             self.kill()
         self._stack.close()
+
+
+def connect(
+    bench: Bench, client_id: str = "c", expiry_s: int = 3600, **fields: Any
+) -> tuple[Wire, list[Packet]]:
+    """A client of MQTT 5 that resumes its session, and the packets after its CONNACK."""
+    wire = bench.wire(Version.V5)
+    fields.setdefault("clean_start", False)
+    properties = Properties(session_expiry_interval_s=expiry_s)
+    wire.send(Connect(client_id, version=Version.V5, properties=properties, **fields))
+    first, *rest = wire.received()
+    assert isinstance(first, ConnAck)
+    assert first.reason_code is ReasonCode.SUCCESS
+    return wire, rest
+
+
+def is_known(bench: Bench, client_id: str = "c") -> bool:
+    """True if the broker reports a session of that client."""
+    wire = bench.wire(Version.V5)
+    properties = Properties(session_expiry_interval_s=3600)
+    wire.send(Connect(client_id, version=Version.V5, clean_start=False, properties=properties))
+    answer = wire.received()[0]
+    assert isinstance(answer, ConnAck)
+    return answer.session_present

@@ -1,6 +1,5 @@
 """A broker that is killed between two instructions and started again knows what its clients may rely on."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,6 @@ import pytest
 from edge.broker.dispatcher import BrokerLimits
 from edge.broker.sessions import SessionLimits
 from edge.mqtt import (
-    ConnAck,
-    Connect,
     Disconnect,
     Packet,
     Properties,
@@ -19,48 +16,16 @@ from edge.mqtt import (
     Publish,
     PubRec,
     PubRel,
-    ReasonCode,
     Subscribe,
     Subscription,
     Unsubscribe,
-    Version,
     Will,
 )
 from edge.recovery.read_journal import read_saved_state
 from edge.session_store.snapshot_file import Origin, write_snapshot
 from ringbuf import Ring
-from tests.support.kept_bench import Lives
+from tests.support.kept_bench import Lives, connect, is_known
 from tests.support.mqtt_bench import BEGIN_NS, Bench, Wire
-
-
-@pytest.fixture
-def lives() -> Iterator[Lives]:
-    with Lives() as lives:
-        yield lives
-
-
-def connect(
-    bench: Bench, client_id: str = "c", expiry_s: int = 3600, **fields: Any
-) -> tuple[Wire, list[Packet]]:
-    """A client of MQTT 5 that resumes its session, and the packets after its CONNACK."""
-    wire = bench.wire(Version.V5)
-    fields.setdefault("clean_start", False)
-    properties = Properties(session_expiry_interval_s=expiry_s)
-    wire.send(Connect(client_id, version=Version.V5, properties=properties, **fields))
-    first, *rest = wire.received()
-    assert isinstance(first, ConnAck)
-    assert first.reason_code is ReasonCode.SUCCESS
-    return wire, rest
-
-
-def is_known(bench: Bench, client_id: str = "c") -> bool:
-    """True if the broker reports a session of that client."""
-    wire = bench.wire(Version.V5)
-    properties = Properties(session_expiry_interval_s=3600)
-    wire.send(Connect(client_id, version=Version.V5, clean_start=False, properties=properties))
-    answer = wire.received()[0]
-    assert isinstance(answer, ConnAck)
-    return answer.session_present
 
 
 def ends_after_a_restart(lives: Lives, within_ms: int) -> None:

@@ -1,49 +1,21 @@
 """A restart counts the times of sessions and wills from the last event of each client."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from edge.auth.interfaces import ClientInfo
 from edge.engine.subscription_options import options_of
 from edge.mqtt import (
-    ConnAck,
-    Connect,
     Disconnect,
-    Packet,
     Properties,
     PubAck,
     Publish,
     Subscription,
-    Version,
     Will,
 )
 from edge.session_store.journal_records import JournalRecord, SessionOpened, Subscribed, encode_record
 from edge.session_store.snapshot_file import RECORD, Origin, write_snapshot
-from tests.support.kept_bench import Lives
-from tests.support.mqtt_bench import BEGIN_NS, Bench, Wire
-
-
-@pytest.fixture
-def lives() -> Iterator[Lives]:
-    with Lives() as lives:
-        yield lives
-
-
-def connect(bench: Bench, client_id: str, expiry_s: int, **fields: Any) -> tuple[Wire, ConnAck, list[Packet]]:
-    """A client of MQTT 5 that resumes its session, its CONNACK, and the packets after it."""
-    wire = bench.wire(Version.V5)
-    properties = Properties(session_expiry_interval_s=expiry_s)
-    wire.send(Connect(client_id, version=Version.V5, clean_start=False, properties=properties, **fields))
-    answer, *rest = wire.received()
-    assert isinstance(answer, ConnAck)
-    return wire, answer, rest
-
-
-def is_known(bench: Bench, client_id: str = "c") -> bool:
-    """True if the broker has a session of that client."""
-    return connect(bench, client_id, 3600)[1].session_present
+from tests.support.kept_bench import Lives, connect, is_known
+from tests.support.mqtt_bench import BEGIN_NS
 
 
 def test_a_client_that_returned_is_away_since_the_last_journal_entry(lives: Lives) -> None:
@@ -65,7 +37,7 @@ def test_the_expiry_of_the_last_connect_counts_after_a_restart(
 
 
 def test_the_expiry_of_a_disconnect_counts_after_a_restart(lives: Lives) -> None:
-    client, *_ = connect(lives.start(), "c", 3600)
+    client, _ = connect(lives.start())
     client.send(Disconnect(properties=Properties(session_expiry_interval_s=10)))
     assert not is_known(lives.restart(away_ms=11_000))
 
@@ -82,7 +54,7 @@ def test_the_delayed_will_of_a_connected_client_waits_after_a_restart(lives: Liv
 
 def test_records_of_a_group_without_connected_members_wait_and_are_counted(lives: Lives) -> None:
     bench = lives.start()
-    member, *_ = connect(bench, "m", 3600)
+    member, _ = connect(bench, "m")
     member.subscribe("$share/g/a/+", qos=1)
     member.drop()
     publisher = bench.client("publisher")
@@ -92,7 +64,7 @@ def test_records_of_a_group_without_connected_members_wait_and_are_counted(lives
     bench = lives.restart()
     assert lives.restored is not None
     assert lives.restored.queued == 3
-    _, _, packets = connect(bench, "m", 3600)
+    _, packets = connect(bench, "m")
     assert [packet.payload for packet in packets if isinstance(packet, Publish)] == [b"1", b"2", b"3"]
 
 
@@ -116,8 +88,8 @@ def test_a_second_session_of_a_client_replaces_the_first_if_its_end_is_missing(l
     bench = lives.start()
     assert lives.restored is not None
     assert lives.restored[:2] == (1, 1)
-    client_wire, answer, _ = connect(bench, "c", 3600)
-    assert answer.session_present
+    assert is_known(bench)
+    client_wire, _ = connect(bench)
     publisher = bench.client("publisher")
     for topic in "ab":
         publisher.send(Publish(topic, topic.encode(), 1, packet_id=1))
