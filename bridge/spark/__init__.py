@@ -4,7 +4,8 @@
     options.py         options for .option()
     landing_zone.py    list and content of the drained files
     table_plan.py      files and tasks of a query, by its options
-    task_planning.py   rules for both: progress, missing numbers, doubled records, tasks of equal size
+    micro_batch.py     end of a stream's next batch: limits, progress, missing files
+    task_planning.py   tasks of equal size, without records that two files hold
     lake.py            one table of Parquet files, read by Spark, and of the others
     conditions.py      conditions of a query, by options or pushed down by Spark
     tables.py          tables of batches, with or without a Delta log; schema_evolution.py: their columns

@@ -62,10 +62,11 @@ from bridge.payloads.decode import typed_columns
 from bridge.rangeset import subtract
 from bridge.spark import files_view, quiet_workers
 from bridge.spark.landing_zone import Landing, StoredFile, name_of
+from bridge.spark.micro_batch import Progress, between
 from bridge.spark.options import SourceOptions
 from bridge.spark.pushdown import condition_of
 from bridge.spark.table_plan import reached, table_plan, tasks_for
-from bridge.spark.task_planning import FileTask, Progress, between, pack
+from bridge.spark.task_planning import FileTask, pack
 from bridge.spark.unknown_names import warn_of_unknown
 from bridge.spark.unread_files import UnreadFiles
 
@@ -299,7 +300,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(starting)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """End of the next batch: advance() in task_planning.py applies the limit."""
+        """End of the next batch: advance() in micro_batch.py applies the limit."""
         begin = self._progress(start)
         files = self._files(begin, fresh=True)
         self._warned = self._warned or warn_of_unknown(

@@ -19,7 +19,8 @@ from itertools import chain
 
 from bridge.format.file_name import FileName
 from bridge.spark.landing_zone import StoredFile, parts_of, unique
-from bridge.spark.task_planning import check_age, partition_key, start_of
+from bridge.spark.micro_batch import check_age, start_of
+from bridge.spark.task_planning import partition_key
 
 
 def divided(files: Iterable[StoredFile]) -> list[StoredFile]:

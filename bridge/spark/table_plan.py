@@ -1,7 +1,7 @@
 """Plan of a query by its options: the files of a table, or the end of a batch of a stream, and the tasks.
 
 Owns the choice of files for batch queries, in the data source and in lake(), and the options of both kinds of
-query; task_planning.py has the rules, without options. Uses only names of files.
+query; micro_batch.py and task_planning.py have the rules, without options. Uses only names of files.
 
 Invariant: for equal options and equal `ending` the plan of lake() and that of the data source agree.
 """
@@ -20,16 +20,9 @@ from bridge.format.file_name import is_parquet
 from bridge.rangeset import Ranges
 from bridge.spark.landing_zone import Landing, StoredFile, matches, name_of
 from bridge.spark.merged_files import cut, divided, table_end
+from bridge.spark.micro_batch import Progress, advance, between
 from bridge.spark.options import SourceOptions
-from bridge.spark.task_planning import (
-    FileTask,
-    PartitionKey,
-    Progress,
-    advance,
-    between,
-    clipped,
-    tasks_of,
-)
+from bridge.spark.task_planning import FileTask, PartitionKey, clipped, tasks_of
 from bridge.spark.unknown_names import refuse_unknown
 
 

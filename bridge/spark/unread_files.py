@@ -28,7 +28,8 @@ from typing import NamedTuple, TypeAlias
 from bridge.format.file_name import FileName, published
 from bridge.rangeset import Ranges
 from bridge.spark.landing_zone import DayDirectory, Landing, StoredFile, better, parts_of, unique
-from bridge.spark.task_planning import PartitionKey, Progress, join_range
+from bridge.spark.micro_batch import Progress
+from bridge.spark.task_planning import PartitionKey, join_range
 
 SAME_TIME_NS = 2_000_000_000  # a change so soon after another may leave the time of a directory the same
 WHOLE_MIN_S = 60.0

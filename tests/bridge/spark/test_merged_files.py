@@ -19,7 +19,8 @@ from bridge.format.merged_file import merged_footer
 from bridge.spark import landing_zone
 from bridge.spark.landing_zone import Landing, MergedFile, StoredFile, parts_of, unique
 from bridge.spark.merged_files import cut, divided, table_end
-from bridge.spark.task_planning import FileTask, advance, between, tasks_of
+from bridge.spark.micro_batch import advance, between
+from bridge.spark.task_planning import FileTask, tasks_of
 from bridge.spark.unread_files import UnreadFiles
 from tests.support.mergeable_lakes import make_lake, merger, stores
 
