@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from edge.config.address_rules import split_address
 from edge.config.schema import Bridge, Config
-from edge.config.setting_rules import split_address
 from edge.doctor.findings import Finding, error, nearest, ok, warning
 from edge.observe.health import troubles
 from edge.server.port_owner import port_owner

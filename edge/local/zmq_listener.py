@@ -16,7 +16,7 @@ import socket
 import struct
 from pathlib import Path
 
-from edge.config.setting_rules import split_address
+from edge.config.address_rules import split_address
 from edge.errors import EdgeError, PortTaken
 from edge.unix_socket import FileId, file_id, is_socket, remove_own, remove_unserved
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from edge.config.address_rules import split_address
 from edge.config.listener import Listener
-from edge.config.setting_rules import split_address
 from edge.errors import EdgeError, PortTaken
 from edge.transport.passed_sockets import PassedSockets
 from edge.unix_socket import FileId, file_id, is_socket, remove_own, remove_unserved
