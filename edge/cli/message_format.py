@@ -1,6 +1,7 @@
-"""Format of `brim sub -F`: text with sequences that each message replaces, as in mosquitto_sub.
+"""Printed messages: a line each, as text, as JSON, or in a format of `brim sub -F`.
 
-The docstring of edge/cli/sub.py, which is the help of the verb, lists them. The client does not know packet
+A format is text with sequences that each message replaces, as in mosquitto_sub. The docstring of
+edge/cli/sub.py, which is the help of the verb, lists them. The client does not know packet
 identifiers and topic aliases: %m is 0, and %A is empty. Between % and the letter may stand flags (- left, 0
 zeros), a width and .MAXIMUM. On a terminal the values are escaped, and the text of the format is not.
 """
@@ -10,13 +11,15 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from edge.errors import EdgeError
 from edge.local.arrivals import Arrival
-from edge.terminal_escape import escaped_payload
+from edge.local.payloads import payload_fields
+from edge.terminal_escape import escaped, escaped_payload
 
 Part = Callable[[Arrival, int], bytes]  # (message, time in nanoseconds)
 
@@ -28,6 +31,31 @@ _ESCAPES = {"\\": "\\", "0": "\0", "a": "\a", "e": "\x1b", "n": "\n", "r": "\r",
 _PROPERTIES = {"C": "content_type", "E": "message_expiry_interval_s", "F": "payload_format_indicator",
                "R": "response_topic"}  # fmt: skip
 _CUT = "CIRt"  # with .MAXIMUM
+
+
+def line_form(*, as_json: bool, verbose: bool, form: str | None = None) -> Callable[[Arrival], bytes]:
+    """Function that formats a message as a line: escaped on a terminal, otherwise unchanged.
+
+    `form`: format of -F. Raises EdgeError for an invalid one.
+    """
+    if as_json:
+        return _json_line
+    safe = sys.stdout.isatty()
+    if form is not None:
+        return message_format(form, safe=safe)
+
+    def line(message: Arrival) -> bytes:
+        payload = escaped_payload(message.payload).encode() if safe else message.payload
+        if not verbose:
+            return payload
+        topic = escaped(message.topic) if safe else message.topic
+        return topic.encode() + b" " + payload
+
+    return line
+
+
+def _json_line(message: Arrival) -> bytes:
+    return json.dumps({"topic": message.topic} | payload_fields(message.payload) | message.fields).encode()
 
 
 def message_format(text: str, *, safe: bool) -> Callable[[Arrival], bytes]:

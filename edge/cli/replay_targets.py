@@ -19,9 +19,9 @@ import msgspec
 
 from edge.auth.tenant_names import is_of_tenants, prefix_in
 from edge.cli.humanize import counted
+from edge.cli.message_format import line_form
 from edge.cli.mqtt_options import PORT, TLS_PORT, UsageError, client_of
 from edge.cli.plot import LABEL, Plot
-from edge.cli.sub import line_form
 from edge.client import Client
 from edge.config.directories import runtime_directory
 from edge.config.listener import is_loopback

@@ -16,9 +16,9 @@ import asyncio
 
 from edge.cli.argument_types import at_least_one
 from edge.cli.exit_status import Exit
+from edge.cli.message_format import line_form
 from edge.cli.mqtt_options import client_of, run_verb
 from edge.cli.request import add_exchange_arguments, arrival_of
-from edge.cli.sub import line_form
 from edge.mqtt import Properties
 
 

@@ -21,8 +21,8 @@ from edge.cli.argument_types import at_least_one, positive_seconds
 from edge.cli.error_text import error_text
 from edge.cli.exit_status import Exit
 from edge.cli.humanize import counted
+from edge.cli.message_format import line_form
 from edge.cli.mqtt_options import add_connection_arguments, client_of, run_verb
-from edge.cli.sub import line_form
 from edge.client.subscriptions import Message
 from edge.local.arrivals import Arrival
 from edge.local.payloads import property_fields

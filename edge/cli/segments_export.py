@@ -24,9 +24,9 @@ from bridge.source.partition_source import RecordBuffer, RingName
 from edge.cli.config_options import configured
 from edge.cli.humanize import bytes_in_words, counted
 from edge.cli.log_options import add_part_arguments, chosen_rings, status_of
+from edge.cli.message_format import line_form
 from edge.cli.progress import progress
 from edge.cli.replay_targets import Lines
-from edge.cli.sub import line_form
 from edge.errors import EdgeError
 from edge.log.log_place import place_of
 from edge.log.offline_reader import LogView, ScanPosition

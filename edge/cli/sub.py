@@ -28,7 +28,7 @@ from edge.cli.argument_types import at_least_one, seconds
 from edge.cli.config_options import add_runtime_argument
 from edge.cli.exit_status import Exit
 from edge.cli.log_options import accept_negative_places
-from edge.cli.message_format import message_format
+from edge.cli.message_format import line_form
 from edge.cli.mqtt_options import (
     UsageError,
     add_connection_arguments,
@@ -38,10 +38,8 @@ from edge.cli.mqtt_options import (
 )
 from edge.cli.sub_sources import Arrivals, chosen, from_memory, from_mqtt, from_zeromq
 from edge.local.arrivals import Arrival
-from edge.local.payloads import payload_fields
 from edge.log.log_place import PLACE_HELP
 from edge.mqtt import check_filter
-from edge.terminal_escape import escaped, escaped_payload
 
 RATE_PERIOD_S = 1.0
 
@@ -253,28 +251,3 @@ class _Rate:
         print(line, flush=True)
         self._count = self._size_bytes = 0
         self._since = now
-
-
-def line_form(*, as_json: bool, verbose: bool, form: str | None = None) -> Callable[[Arrival], bytes]:
-    """Function that formats a message as a line: escaped on a terminal, otherwise unchanged.
-
-    `form`: format of -F. Raises EdgeError for an invalid one.
-    """
-    if as_json:
-        return _as_json
-    safe = sys.stdout.isatty()
-    if form is not None:
-        return message_format(form, safe=safe)
-
-    def line(message: Arrival) -> bytes:
-        payload = escaped_payload(message.payload).encode() if safe else message.payload
-        if not verbose:
-            return payload
-        topic = escaped(message.topic) if safe else message.topic
-        return topic.encode() + b" " + payload
-
-    return line
-
-
-def _as_json(message: Arrival) -> bytes:
-    return json.dumps({"topic": message.topic} | payload_fields(message.payload) | message.fields).encode()
