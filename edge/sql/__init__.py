@@ -6,7 +6,7 @@
     ring_records.py    records of a ring that is being written
     pushdown.py        the part of a query's condition that excludes records before they are read
     view.py            the columns of the relation, as SQL
-    topic_condition.py an MQTT topic filter, as SQL
+    topic_filters.py   MQTT topic filters, as SQL
     spill_directory.py files of a query that needs more memory than it may have
     losses.py          records that a query could not read
     result.py          rows of a query as Arrow, pandas, polars or tuples

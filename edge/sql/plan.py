@@ -20,7 +20,7 @@ from edge.errors import EdgeError
 from edge.log.offline_reader import LogView
 from edge.sql.losses import QueryLosses
 from edge.sql.ring_records import visible_offsets
-from edge.sql.topic_condition import any_topic, quoted
+from edge.sql.topic_filters import any_topic, quoted
 from edge.streams.ring_files import stream_of
 from persistence.archive import Archive, ArchiveFile
 from persistence.errors import FormatError

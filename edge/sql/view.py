@@ -29,7 +29,7 @@ import pyarrow as pa
 from bridge.payloads.decode import typed_columns
 from bridge.payloads.schema import RAW, UNDECODED, Field, PayloadRule, Payloads
 from edge.errors import InvalidArgument
-from edge.sql.topic_condition import quoted, topic_condition
+from edge.sql.topic_filters import quoted, topic_condition
 from ringbuf import FLAG_QOS, FLAG_RETAIN
 
 SOURCE_COLUMNS: Final = 'ring, epoch, "offset", timestamp_ns, topic, flags, properties, payload'

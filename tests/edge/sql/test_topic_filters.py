@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter, matches
-from edge.sql.topic_condition import any_topic, quoted, topic_condition
+from edge.sql.topic_filters import any_topic, quoted, topic_condition
 
 LEVELS = st.sampled_from(["", "a", "b", "$a", "a.b", "it's", "ä", "x\ny", "[a]"])
 NAMES = st.lists(LEVELS, min_size=1, max_size=4).map("/".join)
