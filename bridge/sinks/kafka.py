@@ -42,7 +42,6 @@ from bridge.errors import SinkUnavailable
 from bridge.format.sink_batch import Rejected, SinkBatch, unchanged
 from bridge.sinks.kafka_client import (
     FULL,
-    OF_A_RECORD,
     PATIENCE_MAX,
     Cluster,
     Failure,
@@ -54,6 +53,8 @@ from bridge.sinks.kafka_client import (
 from ringbuf import FLAG_QOS, FLAG_RETAIN, Batch
 
 IN_FLIGHT_BYTES = 32 << 20  # of records: half a second at the speed of a client
+# Codes for one record: that record would fail again, others would not.
+OF_A_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG"}
 FULL_S = 0.05  # wait for room in the client's queue
 IDLE_POLL_S = 1.0  # OAuth tokens and similar are renewed in poll()
 

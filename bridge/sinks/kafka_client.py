@@ -60,8 +60,6 @@ REMEDIES = {
     "CLUSTER_AUTHORIZATION_FAILED": "allow the bridge IdempotentWrite on the cluster",
     "NOT_ENOUGH_REPLICAS": "bring replicas back, or lower min.insync.replicas",
 }
-# Codes for one record: that record would fail again, others would not.
-OF_A_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG"}
 
 # Of librdkafka.so.1, whose ABI is public and only grows.
 LIBRARY = """
