@@ -438,7 +438,10 @@ class Log(SealedSegments):
         return active.header.created_ns if active is not None and holds else None
 
     def roll(self) -> None:
-        """End the active segment, unless some of it is not durable.  Raises OSError."""
+        """End the active segment, unless some of it is not durable.  Raises OSError.
+
+        The maintenance requests it after segment_age_s: persistence/maintenance/maintenance.py.
+        """
         self._check_open()
         active = self._active
         if active is not None and not self.queued and self.commit.end > active.first_place:

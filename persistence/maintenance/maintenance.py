@@ -48,7 +48,7 @@ FORCED_PAUSE_S = 0.05  # at the log's cap, or with a nearly full disk: faster th
 WORK_LOOK_S = 0.2  # between two checks of the worker
 TRY_AGAIN_S = 60.0  # after a failed job
 HELD_UP_S = 60.0  # longest time for which a job keeps a segment that the log's cap removes
-LET_GO_BYTES = 4 << 20  # of log, per release
+RELEASE_BYTES = 4 << 20  # of log, per release of the page cache
 CACHE_KEPT_S = 60.0  # of decompressed data after the last read
 
 
@@ -146,7 +146,7 @@ class Maintenance:
         self._infos: dict[int, SegmentInfo] = {}  # of segments that do not change
         self._indexed: queue.SimpleQueue[int] = queue.SimpleQueue()  # these have changed: they got footers
         ring_log.on_indexed.append(self._indexed.put)
-        self._let_go = ring_log.durable_position  # up to here the page cache was released
+        self._released_position = ring_log.durable_position  # up to here the page cache was released
         self._seen: list[SegmentInfo] = []
         self._ages = SegmentAges()
         self._warned_of_clock = False
@@ -178,7 +178,7 @@ class Maintenance:
         `may_begin`: True if the worker is free.  Raises OSError: a segment could not be removed.
         """
         now_s = self._clock.monotonic_s()
-        for task in (self._look_at_disk, self._roll_what_is_old, self._let_memory_go):
+        for task in (self._look_at_disk, self._roll_old_segment, self._release_cache):
             self._attempt(task)
         if self._waits_for_worker(now_s):
             self._take_result(now_s)
@@ -267,7 +267,7 @@ class Maintenance:
             free_bytes,
         )
 
-    def _roll_what_is_old(self) -> None:
+    def _roll_old_segment(self) -> None:
         began_ns = self.log.active_since_ns
         if not self.rules.segment_age_s or began_ns is None:
             return
@@ -275,17 +275,17 @@ class Maintenance:
         if abs(self._clock.wall_ns() - began_ns) >= self.rules.segment_age_s * 1_000_000_000:
             self._roll()
 
-    def _let_memory_go(self) -> None:
+    def _release_cache(self) -> None:
         """Release the page cache of durable bytes.
 
         Late readers get them from the disk, and other programs need the memory.
         """
         position = self.log.durable_position
         bases = self.log.reader.bases()
-        if position < self._let_go + LET_GO_BYTES or not bases:
+        if position < self._released_position + RELEASE_BYTES or not bases:
             return
-        news = [base for base, after in pairwise([*bases, position + 1]) if after > self._let_go]
-        self._let_go = position
+        news = [base for base, after in pairwise([*bases, position + 1]) if after > self._released_position]
+        self._released_position = position
         for base in news:
             with suppress(OSError):
                 handle = self.log.files.open(os.path.join(self.log.directory, segment_name(base)))

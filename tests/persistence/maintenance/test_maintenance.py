@@ -14,7 +14,7 @@ from persistence import Log, LoggedRing, LogThread, OsFiles
 from persistence.archive import archive_name, temporary_name
 from persistence.maintenance.background_process import BackgroundProcess, Job, TaskFailed
 from persistence.maintenance.maintenance import (
-    LET_GO_BYTES,
+    RELEASE_BYTES,
     Maintenance,
     MaintenanceRules,
     MaintenanceThread,
@@ -185,16 +185,16 @@ def test_what_is_on_the_disk_does_not_stay_in_memory(tmp_path: Path) -> None:
         log.recover()
         log.join("a-0", 7, 0)
         maintenance = Maintenance(log, MaintenanceRules(scrub_bytes_per_s=0), InProcessWorker(log.files))
-        for number in range(LET_GO_BYTES // 10_000):
+        for number in range(RELEASE_BYTES // 10_000):
             log.append(log._ids["a-0"], [run_of(encode(number, bytes(10_000), epoch=7, key=b"t"), 7)])
             if number % 100 == 0:
                 log.write()
         log.write()
         log.sync()
         segment = tmp_path / segment_name(0)
-        assert cached_bytes(segment) > LET_GO_BYTES // 2
+        assert cached_bytes(segment) > RELEASE_BYTES // 2
         maintenance.step()
-        assert cached_bytes(segment) < LET_GO_BYTES // 8
+        assert cached_bytes(segment) < RELEASE_BYTES // 8
         maintenance.close()
 
 
@@ -347,7 +347,7 @@ def test_what_maintenance_stumbles_over_does_not_end_it(caplog: pytest.LogCaptur
     assert "a mistake in somebody's floors" in caplog.text
 
 
-@pytest.mark.parametrize("failing", ["_look_at_disk", "_roll_what_is_old", "_let_memory_go"])
+@pytest.mark.parametrize("failing", ["_look_at_disk", "_roll_old_segment", "_release_cache"])
 def test_a_disk_that_answers_nothing_else_still_loses_its_oldest_segments(
     failing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
