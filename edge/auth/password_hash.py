@@ -28,6 +28,7 @@ ARGON2_MEMORY_KIB, ARGON2_PASSES = 19 * 1024, 2
 PBKDF2_ITERATIONS = 10_000  # about 20 ms; mosquitto_passwd itself uses 101
 ITERATIONS_MAX = 10_000_000  # about 10 s: more is a typing mistake
 SALT_BYTES = 16
+PBKDF2_SALT_BYTES = 12  # Mosquitto 2.0 ignores users with a salt of another length
 SHA512_BYTES = 64
 
 
@@ -74,13 +75,12 @@ class _Sha512:
 
 def make_hash(password: bytes, kind: HashKind = "argon2id") -> str:
     """Hash `password` with a new salt, and return the text form."""
-    salt = secrets.token_bytes(SALT_BYTES)
     if kind == "argon2id":
         from argon2.low_level import Type, hash_secret
 
         hashed = hash_secret(
             password,
-            salt,
+            secrets.token_bytes(SALT_BYTES),
             time_cost=ARGON2_PASSES,
             memory_cost=ARGON2_MEMORY_KIB,
             parallelism=1,
@@ -88,6 +88,7 @@ def make_hash(password: bytes, kind: HashKind = "argon2id") -> str:
             type=Type.ID,
         )
         return hashed.decode()
+    salt = secrets.token_bytes(PBKDF2_SALT_BYTES)
     digest = hashlib.pbkdf2_hmac("sha512", password, salt, PBKDF2_ITERATIONS)
     return f"$7${PBKDF2_ITERATIONS}${_base64(salt)}${_base64(digest)}"
 

@@ -13,6 +13,7 @@ from edge.auth.password_file import change_user, delete_user, parse_users, read_
 from edge.auth.password_hash import HASH_KINDS, make_hash, parse_hash
 from edge.auth.scram_keys import make_keys
 from edge.errors import EdgeError
+from tests.support import mosquitto
 
 # Made by mosquitto_passwd 2.0.11.
 PBKDF2 = (
@@ -53,6 +54,17 @@ def test_files_of_mosquitto_passwd_are_read(tmp_path, how):
     assert fits(users, "ann", b"a b")
     assert fits(users, "bob", "ü:$".encode())
     assert not fits(users, "bob", b"a b")
+
+
+@pytest.mark.mosquitto
+def test_mosquitto_reads_a_pbkdf2_entry(tmp_path):
+    if mosquitto.BINARY is None:
+        pytest.skip("needs mosquitto: apt-get install mosquitto")
+    (tmp_path / "users").write_text(f"ann:{make_hash(b'a b', 'pbkdf2')}\n")
+    with mosquitto.running(tmp_path, f"password_file {tmp_path / 'users'}") as broker:
+        command = ["mosquitto_pub", "-p", str(broker.port), "-u", "ann", "-t", "a", "-m", "b", "-P"]
+        assert subprocess.run([*command, "a b"], check=False, capture_output=True).returncode == 0, broker.log
+        assert subprocess.run([*command, "wrong"], check=False, capture_output=True).returncode != 0
 
 
 @pytest.mark.parametrize(
