@@ -132,13 +132,10 @@ class _ValueReader:
         self.base = base
 
     def read(self, kind: inspect.Type, value: Any, path: Path) -> Any:
-        description = ""
+        description, kind = "", _member(kind, value)
         if isinstance(kind, inspect.Metadata):
             description = (kind.extra_json_schema or {}).get("description", "")
-            kind = kind.type
-        if isinstance(kind, inspect.UnionType):  # X | None: leaving the key out means None
-            kinds = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
-            kind = next((one for one in kinds[1:] if not _mistake(one, value)), kinds[0])
+            kind = _member(kind.type, value)
         match kind:
             case inspect.StructType(cls=cls):
                 return self._table(cls, value, path)
@@ -189,6 +186,14 @@ class _ValueReader:
             return self.base / expanded(value)
         except EdgeError as error:
             return self._bad(path, with_hint(error))
+
+
+def _member(kind: inspect.Type, value: Any) -> inspect.Type:
+    """The member of a union that fits the value, or its first one. X | None: without the key it is None."""
+    if not isinstance(kind, inspect.UnionType):
+        return kind
+    kinds = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+    return next((one for one in kinds[1:] if not _mistake(one, value)), kinds[0])
 
 
 def _plain(kind: inspect.Type, value: Any, path: Path) -> Any:

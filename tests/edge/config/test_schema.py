@@ -1,14 +1,18 @@
 """The configuration file: every mistake it can hold, and what it means without any."""
 
 import tomllib
+from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.config.loader import load, parse
 from edge.config.schema import Config, Stream
-from edge.config.toml_positions import Path, key_lines, line_of
+from edge.config.setting_reader import Problems, read_values, tables_of
+from edge.config.toml_positions import Path as KeyPath
+from edge.config.toml_positions import key_lines, line_of
 from edge.errors import ConfigError, EdgeError
 from edge.server.bridge_settings import bridge_settings
 
@@ -55,6 +59,7 @@ MISTAKES = [
         '[sessions]\njournal_bytes = "3 MiB"',
         ":2: sessions.journal_bytes: 3145728 is not a power of two; write 2097152 or 4194304",
     ),
+    ('[[listener]]\nredirect_to = "a b"', ":2: listener[0].redirect_to: 'a b' is not allowed; host:port"),
     ('[zmq]\nendpoint = "tcp://127.0.0.1:99999"', ":2: zmq.endpoint: 'tcp://127.0.0.1:99999' is not an"),
     ('[zmq]\nendpoint = "tcp://127.0.0.1"', ":2: zmq.endpoint: 'tcp://127.0.0.1' is not an endpoint"),
     (
@@ -198,6 +203,18 @@ streams = ["cam"]
 [[listener]]
 host = "::"
 """
+
+
+@pytest.mark.parametrize(
+    ("table", "setting"),
+    [(table, field) for _, table in tables_of(Config) for field in msgspec.structs.fields(table)],
+    ids=lambda it: getattr(it, "__name__", getattr(it, "name", "")),
+)
+def test_each_setting_takes_or_refuses_values_of_each_type(table, setting):
+    for value in ("a", "host:1", 7, 1.5, True, [], ["a"], {}, {"a": "b"}):
+        problems = Problems("brim.toml")
+        values = read_values(table, {setting.encode_name: value}, problems, Path())
+        assert (setting.name in values) or problems.messages()
 
 
 def test_all_mistakes_are_told_at_once_and_in_the_order_of_the_file():
@@ -350,7 +367,7 @@ last.one = 'x'                  # 20
 [[array.sub.more]]              # 21
 '''
 
-LINES_EXPECTED: dict[Path, int] = {
+LINES_EXPECTED: dict[KeyPath, int] = {
     ("title",): 1, ("dates",): 2, ("dates", 1): 2, ("quoted.key", "b c"): 3, ("table",): 4,
     ("table", "list"): 5, ("table", "list", 0): 6, ("table", "list", 1): 7, ("table", "list", 1, "inline"): 7,
     ("table", "list", 1, "deep", "k", 0): 8, ("table", "text"): 10, ("table", "after"): 14, ("array", 0): 15,
@@ -409,7 +426,7 @@ def _toml(value: object) -> str:
     raise AssertionError(value)
 
 
-def _paths(value: object, path: Path = ()) -> list[Path]:
+def _paths(value: object, path: KeyPath = ()) -> list[KeyPath]:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     found = [] if not path else [path]
     for key, item in items:
