@@ -157,7 +157,7 @@ def unit(instance: str, systemd: int) -> str:
     option = f"--instance {instance} " if instance else ""
     command = f"/usr/bin/brim run --quiet --log-format json {option}--config {config}"
     text: str = names["Unit"](is_system=True, instance=instance, systemd=systemd).text(command)
-    return text
+    return text.replace("edit brim-%i", "edit brim@NAME")
 
 
 def write(path: Path, text: str, mode: int = 0o644) -> None:

@@ -70,7 +70,8 @@ brim check /etc/brim/b.toml | grep -oE 'service .*|in /run/brim-b$'
 systemctl start brim@b && brim status --instance b --json | grep -o '"runtime_dir": "/run/brim-b"'
 journalctl -u brim --no-pager >&2
 apt-get purge -qq -y brim > /dev/null 2>&1
-ls -d /var/lib/brim /etc/brim /usr/lib/brim 2> /dev/null || echo gone
+systemctl is-active brim@b
+ls -d /var/lib/brim* /run/brim* /etc/brim /usr/lib/brim 2> /dev/null || echo gone
 systemctl poweroff
 """
 EXPECTED = """\
@@ -107,6 +108,7 @@ activated
 service   brim@b.service, user brim
 in /run/brim-b
 "runtime_dir": "/run/brim-b"
+inactive
 gone
 """
 UNIT = """\
