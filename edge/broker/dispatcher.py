@@ -561,8 +561,7 @@ class Broker:
         self.wills.tick(now_s)
         self.sys_topics.tick(now_s)
         self.journal.tick(now_s)
-        self.retained.report_refused()
-        self.retained.settle()
+        self.retained.tick(now_s)
         self.owners.report_refused()
         for session in self.sessions.overdue(now_s):
             log.info("session expired %s", pairs(client=session.client_id))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AUTHORS_AT_ONCE = 64  # authors that are checked in one step
-SETTLED_AT_ONCE = 16  # sessions that one tick looks at
+NOTE_S, NOTED_AT_ONCE = 0.1, 64  # interval, and sessions that are looked at each time
 TRIES = 3  # attempts to find topics while others are forgotten
 
 
@@ -87,6 +87,7 @@ class Retained:
         self._router = router
         self._journal = journal
         self._sending: dict[int, Session] = {}  # handle -> session with filters in sends_retained
+        self._note_s = 0.0  # time of the next look at them
         self._topic_of = topic_of
 
     def send(self, session: Session, topic_filter: str) -> Steps[None]:
@@ -102,29 +103,46 @@ class Retained:
         if options is not None and (topics is None or len(topics) > 0):
             with routes.route_options_of(options) as (route_options,):
                 self._engine.send_retained(session.handle, route_options, topic_filter.encode(), topics)
-            if options & QOS and session.expiry_s:
-                self._begun(session, topic_filter)
+        if session.sends_retained and topic_filter in session.sends_retained:
+            session.sends_retained[topic_filter] = True
 
-    def _begun(self, session: Session, topic_filter: str) -> None:
-        """Note a delivery that a restart has to begin again if it is not finished by then."""
-        if session.sends_retained is None:
-            session.sends_retained = set()
-        session.sends_retained.add(topic_filter)
-        self._sending[session.handle] = session
-        self._journal.subscribed(session, topic_filter)
+    def begin(self, session: Session, topic_filters: Iterable[str]) -> None:
+        """Note deliveries that a restart has to begin again if they are not finished by then.
 
-    def settle(self) -> None:
-        """Note the deliveries of which the clients have acknowledged all messages, of a few sessions."""
-        for session in list(islice(self._sending.values(), SETTLED_AT_ONCE)):
-            del self._sending[session.handle]
-            if session.ended:
+        Call it before the client gets its SUBACK, and send() afterwards: the client may rely on both.
+        """
+        if not (session.expiry_s and self._counters.retained):
+            return
+        for topic_filter in topic_filters:
+            if is_share(topic_filter) or not session.subscriptions.get(topic_filter, 0) & QOS:
                 continue
-            if not self._engine.has_sent_retained(session.handle):
-                self._sending[session.handle] = session
-                continue
-            filters, session.sends_retained = session.sends_retained or set(), None
-            for topic_filter in filters.intersection(session.subscriptions):
-                self._journal.subscribed(session, topic_filter)
+            if session.sends_retained is None:
+                session.sends_retained = {}
+            session.sends_retained[topic_filter] = False
+            self._sending[session.handle] = session
+            self._journal.subscribed(session, topic_filter)
+
+    def tick(self, now_s: float) -> None:
+        """Report refused messages, and note deliveries that have arrived."""
+        self._report_refused()
+        if self._sending and now_s >= self._note_s:
+            self._note_s = now_s + NOTE_S
+            for session in list(islice(self._sending.values(), NOTED_AT_ONCE)):
+                self._note_arrived(session)
+
+    def _note_arrived(self, session: Session) -> None:
+        """Note the deliveries of which the client has acknowledged all messages."""
+        del self._sending[session.handle]
+        if session.ended:
+            return
+        noted = session.sends_retained or {}
+        if self._engine.retained_arrived(session.handle):
+            session.sends_retained = {name: False for name, is_begun in noted.items() if not is_begun} or None
+            for topic_filter, is_begun in noted.items():
+                if is_begun and topic_filter in session.subscriptions:
+                    self._journal.subscribed(session, topic_filter)
+        if session.sends_retained:
+            self._sending[session.handle] = session
 
     def _topics_of(self, session: Session, topic_filter: str) -> Steps[array[int] | None]:
         """Known topics of a filter with a retained message that `session` may receive.
@@ -157,7 +175,7 @@ class Retained:
     def _with_retained(self, topics: array[int]) -> array[int]:
         return array("I", self._engine.topics_retaining(topics))
 
-    def report_refused(self) -> None:
+    def _report_refused(self) -> None:
         """Log the number of messages that were not retained since the last report, if any."""
         counters = self._counters
         refused = counters.retained_refused + counters.dropped[DropCause.RETAINED_FULL]

@@ -254,6 +254,7 @@ class Router:
         if removed := list(itertools.compress(topic_filters, done)):
             for topic_filter in removed:
                 del session.subscriptions[topic_filter]
+                session.end_retained(topic_filter)
             self._count_filters(session, -len(removed), -plain_bytes(removed))
             self._tree.add_changes(removed)
             self._journal.unsubscribed(session, removed)
@@ -262,6 +263,7 @@ class Router:
 
     def _remove(self, session: Session, topic_filter: str) -> Steps[None]:
         options = session.subscriptions.pop(topic_filter)
+        session.end_retained(topic_filter)
         self._count_filters(session, -1, -filter_bytes(topic_filter))
         self._journal.unsubscribed(session, [topic_filter])
         if is_share(topic_filter):

@@ -56,8 +56,8 @@ class Session(Struct, eq=False, gc=False):
     subscriptions: SessionFilters = field(default_factory=SessionFilters)
     filters_bytes: int = 0  # of all filters, as edge.broker.router.filter_bytes() counts
     marked: int = 0  # number of subscriptions that are no-local or have an identifier
-    # filters of which the client may not have all retained messages; None: no filter
-    sends_retained: set[str] | None = None
+    # filters of which the client may not have all retained messages; True: the engine sends them now
+    sends_retained: dict[str, bool] | None = None
     kept: bool = False  # True if edge.session_store writes its changes to the journal
     ended: bool = False  # True after the session was forgotten; steps that work for it then end
     left_ns: int = 0  # wall clock time at which the client went away; 0 while connected
@@ -66,6 +66,11 @@ class Session(Struct, eq=False, gc=False):
     def client_id(self) -> str:
         """Client identifier of the session."""
         return self.client_info.client_id
+
+    def end_retained(self, topic_filter: str) -> None:
+        """Drop the note of a delivery of retained messages, whose subscription has ended."""
+        if self.sends_retained is not None:
+            self.sends_retained.pop(topic_filter, None)
 
 
 class Sessions:

@@ -120,6 +120,7 @@ class SubscribeHandler:
         if max_qos < _QOS_MAX:
             qos = bytes(min(qos_byte, max_qos) for qos_byte in qos)
         retaining = self._router.subscribe_plain(client.session, filters, qos, more_bytes)
+        self._retained.begin(client.session, retaining)
         self._clients.send_packet(client, SubAck(packet_id, tuple(map(_GRANTED.__getitem__, qos))))
         for topic_filter in retaining:
             yield from self._retained.send(client.session, topic_filter)
@@ -227,6 +228,7 @@ class SubscribeHandler:
         )
         if self._clients.get(client.connection) is not client:
             return
+        self._retained.begin(client.session, retained)
         self._clients.send_packet(client, SubAck(packet.packet_id, codes, Properties(reason_string=why)))
         for topic_filter in retained:
             yield from self._retained.send(client.session, topic_filter)

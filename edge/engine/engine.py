@@ -381,7 +381,7 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
     def stop_retained(self, session: int, topic_filter: bytes, /) -> None:
         """End the delivery for that filter."""
 
-    def has_sent_retained(self, session: int, /) -> bool:
+    def retained_arrived(self, session: int, /) -> bool:
         """True if the client has all retained messages that send_retained() began to send."""
 
     def topics_retaining(self, topics: array[int] | bytes, /) -> bytes:

@@ -311,7 +311,9 @@ class _Restart:
     def _send_retained(self) -> None:
         """Begin the deliveries of retained messages again that were not finished."""
         for number, session in self._sessions.items():
-            for topic_filter in self._retained_due.get(number, ()):
+            filters = self._retained_due.get(number, set())
+            self._broker.retained.begin(session, filters)
+            for topic_filter in filters:
                 at_once(self._broker.retained.send(session, topic_filter))
 
     def _uncounted_ns(self, now_ns: int) -> int:

@@ -21,7 +21,8 @@ class SessionView(Protocol):
     expiry_s: int  # counted from the end of the connection; 0: the session ends with it
     connection: int  # 0 while the client is away
     subscriptions: SessionFilters
-    sends_retained: set[str] | None  # filters whose retained messages may not have arrived; None: no filter
+    # filters of which the client may not have all retained messages; None: no filter
+    sends_retained: dict[str, bool] | None
     kept: bool  # True if changes are written to the journal
     left_ns: int  # of the wall clock, when the client went away; 0 while connected
 

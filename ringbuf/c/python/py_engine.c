@@ -543,7 +543,7 @@ static PyMethodDef engine_methods[] = {
     {"send_retained", FAST(engine_send_retained),
      "(session, options, filter, topics or None): send what those, or all that match, retain"},
     {"stop_retained", FAST(engine_stop_retained), "(session, filter)"},
-    {"has_sent_retained", ONE(engine_has_sent_retained), "(session) -> bool: all are acknowledged"},
+    {"retained_arrived", ONE(engine_retained_arrived), "(session) -> bool: all are acknowledged"},
     {"queue_topics", ONE(engine_queue_topics), "(session) -> topics of what waits, as uint32"},
     {"topics_denied", FAST(engine_topics_denied), "(topics, rules, prefix) -> those that the rules deny"},
     {"queue_purge", FAST(engine_queue_purge), "(session, topics) -> how many were taken back"},

@@ -157,7 +157,7 @@ PyObject *engine_tenant_stats(engine_object *self, PyObject *argument);
 /* py_queue.c */
 PyObject *engine_send_retained(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_stop_retained(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_has_sent_retained(engine_object *self, PyObject *handle);
+PyObject *engine_retained_arrived(engine_object *self, PyObject *handle);
 PyObject *engine_queue_topics(engine_object *self, PyObject *argument);
 PyObject *engine_topics_denied(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count);

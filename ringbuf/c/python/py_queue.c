@@ -47,7 +47,7 @@ PyObject *engine_stop_retained(engine_object *self, args_t args, Py_ssize_t coun
     Py_RETURN_NONE;
 }
 
-PyObject *engine_has_sent_retained(engine_object *self, PyObject *handle)
+PyObject *engine_retained_arrived(engine_object *self, PyObject *handle)
 {
     mq_session *session;
     if (session_from(self, handle, &session) != 0)

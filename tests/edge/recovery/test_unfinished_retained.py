@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from edge.broker.retained_delivery import Retained
 from edge.engine.subscription_options import SENDS_RETAINED
 from edge.mqtt import (
     Properties,
@@ -15,12 +16,14 @@ from edge.mqtt import (
     SubAck,
     Subscribe,
     Subscription,
+    Unsubscribe,
 )
 from edge.recovery.read_journal import read_record
 from edge.session_store.journal_records import Subscribed
 from edge.session_store.snapshot_file import RECORD
 from tests.support.brim_process import BrimProcess
 from tests.support.kept_bench import Lives
+from tests.support.mqtt_bench import Wire
 from tests.support.mqtt_socket import SocketClient
 
 WINDOW = 10
@@ -97,3 +100,37 @@ def test_a_restart_knows_whether_all_have_arrived(*, qos: int, have_arrived: boo
         lives.restart()
         is_due = bool(qos) and not have_arrived
         assert notes_of(lives)[-1].options == qos | (SENDS_RETAINED if is_due else 0)
+
+
+def subscribe(client: Wire, options: Subscription) -> None:
+    client.send(Subscribe(1, (options,)))
+    client.received()
+
+
+@pytest.mark.parametrize("topic_filter", ["r/1", "r/#"])
+def test_a_delivery_is_noted_before_the_client_learns_of_its_subscription(
+    topic_filter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker is killed while it looks for the topics of the filter."""
+    with Lives() as lives:
+        bench = lives.start()
+        bench.client("p").send(Publish("r/1", b"x", 1, retain=True, packet_id=1))
+        monkeypatch.setattr(Retained, "send", lambda *_: iter(()))
+        subscribe(bench.client5("c", expiry_s=600, clean_start=False), Subscription(topic_filter, 1))
+        bench.settle(1000)
+        lives.restart()
+        assert notes_of(lives)[-1].options == 1 | SENDS_RETAINED
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_the_note_of_a_delivery_ends_with_its_subscription(*, is_plain: bool) -> None:
+    topic_filter = "r/1" if is_plain else "r/#"
+    with Lives() as lives:
+        bench = lives.start()
+        bench.client("p").send(Publish("r/1", b"x", 1, retain=True, packet_id=1))
+        client = bench.client5("c", expiry_s=600, clean_start=False)
+        subscribe(client, Subscription(topic_filter, 1))
+        client.send(Unsubscribe(2, (topic_filter,)))
+        subscribe(client, Subscription(topic_filter, 1, retain_handling=2))
+        lives.restart()
+        assert notes_of(lives)[-1].options == 1
