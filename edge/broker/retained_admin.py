@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from edge.broker.subscription_tree import has_wildcard
-from edge.engine.engine import FULL, NO_TOPIC, OK
+from edge.engine.engine import NO_TOPIC, OK, TOO_LARGE
 from ringbuf import FLAG_QOS, FLAG_RETAIN
 
 if TYPE_CHECKING:
@@ -62,8 +62,9 @@ class RetainedAdmin:
         """Remove a page of retained messages: publish an empty one to each topic, as a client would do.
 
         Returns the number of removed messages, and the place to continue from, None at the end. The place is
-        that of a topic whose ring has no room now. The last value has the topics that can never be cleared,
-        such as one that is too long for its ring. Topics of the broker, which begin with $SYS, stay.
+        that of a topic whose ring has no room, or whose log takes no records now. The last value has the
+        topics that can never be cleared, such as one that is too long for its ring. Topics of the broker,
+        which begin with $SYS, stay.
         """
         topics, after = self._topics(topic_filter, first)
         cleared, size_bytes = 0, 0
@@ -75,13 +76,13 @@ class RetainedAdmin:
             if refused and size_bytes + len(name.encode()) > PAGE_BYTES:
                 return cleared, topic, refused
             result = self._broker.own_messages.offer(name, b"", FLAG_RETAIN, b"")
-            if result == FULL:
-                return cleared, topic, refused
             if result == OK:
                 cleared += 1
-            else:
+            elif result is None or result == TOO_LARGE:
                 refused.append(name)
                 size_bytes += len(name.encode())
+            else:  # no room now, or the log takes no records
+                return cleared, topic, refused
         return cleared, after, refused
 
     def _topics(self, topic_filter: str, first: int) -> tuple[array[int], int | None]:

@@ -134,7 +134,7 @@ def _clear_all(connection: Connection, topic_filter: str) -> tuple[int, list[str
         count += answer.count
         refused += answer.refused
         if answer.count == 0 and answer.after == after:
-            text = f"the ring is full; cleared: {counted(count, 'message')}"
+            text = f"the ring is full, or its log takes no records; cleared: {counted(count, 'message')}"
             raise EdgeError(text, hint="see `brim status`, and clear again")
         after = answer.after
     return count, refused
@@ -145,7 +145,8 @@ def _clear(connection: Connection, filters: list[str], *, as_json: bool) -> int:
     for topic_filter in filters:
         count, refused = _clear_all(connection, topic_filter)
         if as_json:
-            print(msgspec.json.encode({"filter": topic_filter, "cleared": count}).decode())
+            row = {"filter": topic_filter, "cleared": count, "refused": len(refused)}
+            print(msgspec.json.encode(row).decode())
         else:
             print(escaped(f"{counted(count, 'retained message')} of {topic_filter} cleared"))
         if refused:

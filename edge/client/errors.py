@@ -71,7 +71,7 @@ _TEMPORARY = {
 class ConnectRefused(ClientError, ConnectionRefusedError):
     """The broker refused this client. `temporary`: a later attempt may succeed.
 
-    `other_server` is the server reference in its answer.
+    `other_server`: the server reference of the answer, or empty.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class ConnectRefused(ClientError, ConnectionRefusedError):
         super().__init__(f"{address} refused the connection: {why}", hint=hint)
         self.reason_code = reason_code
         self.temporary = reason_code in _TEMPORARY
+        self.other_server = other_server
 
 
 class ConnectionLost(ClientError, ConnectionError):

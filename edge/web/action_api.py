@@ -126,7 +126,7 @@ async def clear_retained(console: Console, call: Call, body: OneFilter) -> Resul
         if answer.after is None:
             break
         after = answer.after
-    console.record(call, "clear retained", filter=body.filter, count=count)
+    console.record(call, "clear retained", filter=body.filter, count=count, refused=refused)
     return {"count": count, "refused": refused}
 
 
