@@ -26,7 +26,7 @@ from edge.auth.rule_warnings import rule_warnings
 from edge.auth.tenants import Tenants
 from edge.broker.dispatcher import Broker
 from edge.broker.durability import Upstream, reason_code, refusal
-from edge.config.directories import make_directory
+from edge.config.directories import is_read_only, make_directory
 from edge.config.directory_lock import DirectoryLock
 from edge.config.listener import Listener as ListenerConfig
 from edge.config.schema import AckGate, Config, Durability, Metrics
@@ -242,8 +242,8 @@ class MqttServer:
         from bridge.format.installation import Installation, InstallationMismatch
 
         config = self.config
-        is_kept = self.logs is not None and _is_apart(config) and os.access(config.log_directory, os.W_OK)
-        apart = [config.log_directory] if is_kept else []
+        takes_copy = self.logs is not None and _is_apart(config) and _takes_changes(config.log_directory)
+        apart = [config.log_directory] if takes_copy else []
         copies = [*apart, config.runtime_dir]
         self._installation = Installation.open(config.state_dir, copies)
         try:
@@ -487,6 +487,11 @@ def _is_apart(config: Config) -> bool:
     """True if the log is not in the state directory, or on a disk that may get into another machine."""
     log_dir, state_dir = config.log_directory, config.state_dir
     return not log_dir.is_relative_to(state_dir) or log_dir.stat().st_dev != state_dir.stat().st_dev
+
+
+def _takes_changes(directory: Path) -> bool:
+    """False for a log that is only read; see edge/log/log_set.py."""
+    return os.access(directory, os.W_OK) and not is_read_only(directory)
 
 
 def _locked_after_backup(directory: Path) -> DirectoryLock:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_CONNECTED = ("idle", "draining")  # conditions of a bridge whose sink has answered
-_DRAINS = ("starting", *_CONNECTED)  # conditions of a bridge whose sink is not known to be away
+_DRAINS = ("starting", "idle", "draining")  # conditions of a bridge whose sink is not known to be away
+_UNANSWERED = ("starting", "retrying")  # conditions of a bridge whose sink may not answer
 STILL_ENDS = "its files in flight are not complete yet; reload again"
 DRAIN_AT_STOP_S = 5.0  # at most, for the records that linger when the broker stops
 
@@ -86,8 +87,8 @@ class RunningBridges:
 
         After the stop the machine may be switched off, and rings are in memory. A bridge that is
         paused, or whose sink is away, drains nothing; the others take at most DRAIN_AT_STOP_S together.
-        No client is served meanwhile. So bridges end at the same time, and one without a connection to its
-        sink gets no more than DRAIN_AT_STOP_S: it has no file in flight.
+        No client is served meanwhile. So all bridges are notified first, and those whose sinks do not answer
+        get DRAIN_AT_STOP_S together. A file that is in flight then is sent again after the next start.
         """
         drains = [
             running.bridge
@@ -97,9 +98,10 @@ class RunningBridges:
         await asyncio.gather(*(asyncio.to_thread(bridge.flush, DRAIN_AT_STOP_S) for bridge in drains))
         for running in self._running.values():
             running.bridge.stop(0)
+        until_s = time.monotonic() + DRAIN_AT_STOP_S
         for name, running in reversed(list(self._running.items())):
-            is_connected = running.bridge.state().condition in _CONNECTED
-            await self._stop(name, None if is_connected else DRAIN_AT_STOP_S)
+            is_unanswered = running.bridge.state().condition in _UNANSWERED
+            await self._stop(name, max(until_s - time.monotonic(), 0) if is_unanswered else None)
 
     def schema_of(self, name: str) -> str:
         """Id of the payload schema of a bridge of this process; "": none."""
@@ -168,8 +170,8 @@ class RunningBridges:
         if running.control is not None:
             await running.control.stop()
             running.control = None
-        limit = () if timeout_s is None else (timeout_s,)
-        if not await asyncio.to_thread(running.bridge.stop, *limit):
+        stop = running.bridge.stop
+        if not await asyncio.to_thread(stop if timeout_s is None else partial(stop, timeout_s)):
             return False
         del self._running[name]
         self._known.pop(name, None)
