@@ -109,7 +109,7 @@ class Ring:
         self.name: str = ffi.string(facts.name).decode()
         self.epoch: int = facts.epoch
         self.capacity_bytes: int = facts.capacity_bytes
-        # Bytes for which the index has one record, by which an offset is found.
+        # Bytes of a chunk.  The index has the first record of each chunk; a seek by offset begins there.
         self.chunk_bytes: int = max(self.capacity_bytes // lib.RB_INDEX_ENTRIES, lib.RB_CHUNK_MIN_BYTES)
         self.first_offset: int = facts.first_offset
         self.created_ns: int = facts.created_ns

@@ -52,6 +52,7 @@ class Restarts:
         wait_s = self._backoff.next_s()
         text = words_of(error)
         repeated, self._logged = text == self._logged, text
+        is_explained = isinstance(error, BridgeError) or lacks_threads_or_memory(error)
         log.log(
             logging.DEBUG if repeated else logging.ERROR,
             "bridge failed name=%s reason=%s restart_in_s=%.1f restarts=%d; %s",
@@ -60,13 +61,13 @@ class Restarts:
             wait_s,
             self.count,
             remedy_of(error, self._name),
-            exc_info=None if repeated or isinstance(error, BridgeError) or is_limit(error) else error,
+            exc_info=None if repeated or is_explained else error,
         )
         return wait_s
 
 
-def is_limit(error: BaseException) -> bool:
-    """True if the process may have no more threads or memory: records that wait are not the cause."""
+def lacks_threads_or_memory(error: BaseException) -> bool:
+    """True if the process may start no more threads, or gets no memory. A skip of records does not help."""
     return isinstance(error, MemoryError) or is_thread_limit(error)
 
 
@@ -79,7 +80,7 @@ def remedy_of(error: BaseException, name: str) -> str:
     """The remedy for an error of the bridge `name`."""
     if isinstance(error, BridgeError):
         return error.hint
-    if is_limit(error):
+    if lacks_threads_or_memory(error):
         return f"{LIMITS_REMEDY}: the bridge starts again from its checkpoint"
     return f"a mistake in the program: the bridge starts again from its checkpoint; {skip_hint(name)}"
 

@@ -83,7 +83,7 @@ class Cursor:
 
     def _accounting(self, first: int, end: int) -> Cursor:
         """The cursor when first .. end is in files, or declared."""
-        cursor = self._declaring_not(first, end - 1)
+        cursor = self._without_declaring(first, end - 1)
         if end <= self.next_offset:  # passed over meanwhile, or known already
             return cursor
         if first <= self.next_offset:
@@ -91,9 +91,11 @@ class Cursor:
         ahead = tuple((a, max(b, end) if a <= first <= b else b) for a, b in self.ahead)
         return replace(cursor, ahead=_merged(ahead))
 
-    def _declaring_not(self, first: int, last: int) -> Cursor:
+    def _without_declaring(self, first: int, last: int) -> Cursor:
         """The cursor whose next file does not declare these offsets."""
-        owed, skipped = (tuple(subtract(union(it), [(first, last)])) for it in (self.owed, self.skipped))
+        declared = [(first, last)]
+        owed = tuple(subtract(union(self.owed), declared))
+        skipped = tuple(subtract(union(self.skipped), declared))
         return replace(self, owed=owed, skipped=skipped)
 
     def holding(self, ranges: Iterable[tuple[int, int]]) -> Cursor:
@@ -159,7 +161,7 @@ class Cursor:
         ahead = self.ahead or (begun,)
         if self.ahead and self.ahead[0][0] > self.next_offset:
             ahead = (begun, *self.ahead)
-        again = self._declaring_not(first, self.next_offset - 1)
+        again = self._without_declaring(first, self.next_offset - 1)
         return replace(again, next_offset=first, ahead=ahead)
 
 

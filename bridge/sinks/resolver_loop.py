@@ -1,7 +1,7 @@
 """Event loop that looks up host names on daemon threads, one for each name at a time.
 
-asyncio uses a pool of threads. The end of the process waits for all of them, and a name server that does not
-answer keeps each of them for minutes: so long a broker would be stopped, and serve no client.
+asyncio looks up names on a pool of threads, and a process ends only after all threads of the pool. A name
+server that does not answer keeps a thread for minutes. The broker would wait for it at its stop.
 """
 
 from __future__ import annotations

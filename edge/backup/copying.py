@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from io import BufferedReader, FileIO
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edge.backup.manifest import BackupFile
+from edge.delayed.store import read_only
 from persistence.files import OsFiles
 
 CHUNK_BYTES = 4 << 20
@@ -59,11 +59,8 @@ def copy_database(source: Path, root: Path, name: str, advance: Advance) -> Back
     """
     target = root / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    database = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
-    try:
+    with read_only(source) as database:
         database.execute("VACUUM INTO ?", (str(target),))
-    finally:
-        database.close()
     with target.open("rb+") as file:
         os.fchmod(file.fileno(), source.stat().st_mode & 0o777)
         os.fsync(file.fileno())

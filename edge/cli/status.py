@@ -179,7 +179,7 @@ def _bridge_line(bridge: dict[str, Any]) -> str:
 
 
 def does_not_answer(bridge: dict[str, Any]) -> bool:
-    """True if no process runs this bridge: the broker knows no number of it."""
+    """True if no process runs this bridge: its figures are unknown, not zero."""
     return bridge["condition"] == "stopped" and not bridge["partitions"]
 
 

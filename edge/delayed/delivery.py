@@ -256,17 +256,18 @@ class DelayedMessages:
         """Hold the chunk of the ring in which the first record that is not stored begins.
 
         A start finds an offset by the first record of its chunk. In a full ring the writer would have
-        overwritten that record, and the others of the chunk would be lost.
+        overwritten that record, and the others of the chunk would be lost. The release of a batch moves
+        self._reader past the chunk, so another reader holds the chunk.
         """
         chunk = self._reader.cursor - self._reader.cursor % self._ring.chunk_bytes
         if chunk == self._held_chunk:
             return
-        with closing(self._ring.reader(with_slot=False)) as looking:
+        with closing(self._ring.reader(with_slot=False)) as probe:
 
             def cursor_at(offset: int) -> int:
                 with suppress(OffsetGone):  # it stands at the nearest one then
-                    looking.seek(offset)
-                return looking.cursor
+                    probe.seek(offset)
+                return probe.cursor
 
             held = range(self._chunk_holder.offset, self._reader.offset + 1)
             if count := bisect_right(held, chunk, key=cursor_at):

@@ -379,7 +379,7 @@ def _message(row: tuple[int, int, str, int, bytes, bytes, int]) -> StoredMessage
 
 def list_messages(path: Path, after: tuple[int, int], limit: int, payload_max: int) -> list[dict[str, Any]]:
     """Messages after (due_ns, id), in the order of delivery. For any thread. Raises sqlite3.Error."""
-    with _read_only(path) as db:
+    with read_only(path) as db:
         rows = db.execute(
             "SELECT id, due_ns, topic, flags, length(payload), substr(payload, 1, ?) FROM message "
             "WHERE (due_ns, id) > (?, ?) ORDER BY due_ns, id LIMIT ?",
@@ -391,7 +391,7 @@ def list_messages(path: Path, after: tuple[int, int], limit: int, payload_max: i
 
 def read_ring_cursor(path: Path) -> tuple[int, int]:
     """Epoch and offset of the next record of the ring to store. For any process. Raises sqlite3.Error."""
-    with _read_only(path) as db:
+    with read_only(path) as db:
         row = db.execute("SELECT epoch, next_offset FROM state").fetchone()
     if row is None:
         raise sqlite3.DatabaseError(NO_STATE)
@@ -415,7 +415,10 @@ def _connect(path: Path, query: str = "", **options: Any) -> sqlite3.Connection:
     return database
 
 
-def _read_only(path: Path) -> closing[sqlite3.Connection]:
+def read_only(path: Path) -> closing[sqlite3.Connection]:
+    """The store, to read: for threads of its broker, and for other processes if it is not exclusive or no
+    broker has it open. Raises sqlite3.Error.
+    """
     db = _connect(path, "&mode=ro")
     db.text_factory = _text
     return closing(db)

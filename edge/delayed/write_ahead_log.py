@@ -55,15 +55,14 @@ class _Log:
         self._header = log.read(HEADER_BYTES)
         is_big = int.from_bytes(self._header[:4], "big") == MAGIC_BIG_ENDIAN
         self._order: Literal["<", ">"] = ">" if is_big else "<"
+        is_whole = len(self._header) == HEADER_BYTES
+        self._is_header_right = is_whole and _sum(self._header[:24], (0, 0), self._order) == _pair(
+            self._header[24:]
+        )
         self._heads: list[bytes] = []  # headers of the complete frames
         frame_bytes = FRAME_HEADER_BYTES + page_bytes
         while len(frame := log.read(frame_bytes)) == frame_bytes:
             self._heads.append(frame[:FRAME_HEADER_BYTES])
-
-    @property
-    def _is_header_right(self) -> bool:
-        right = len(self._header) == HEADER_BYTES
-        return right and _sum(self._header[:24], (0, 0), self._order) == _pair(self._header[24:])
 
     def valid(self) -> int:
         """Number of frames that SQLite reads: up to the last commit before the first wrong frame."""

@@ -5,8 +5,8 @@ Owns each Log of the log directory, its thread while the broker runs, and the on
 (persistence/read/directories.py has the names).
 
 A start opens every existing log, also those without a current ring: they have records of rings that were
-moved, and are read as before. Such a log has no thread, and its segments stay. If its disk takes no changes,
-it is only read, without a recovery.
+moved, and are read as before. Such a log has no thread, and its segments stay. If such a
+log cannot be repaired, as on a read-only disk, it is only read.
 
 Invariants: a ring continues after its last record in any log. A log that is needed and cannot be opened
 prevents the start of the broker, because offsets could be given twice.
@@ -378,8 +378,9 @@ class LogSet:
         ends = {entry.name: RingEnd(entry.epoch, entry.next_offset) for entry in recovered.catalogue.values()}
         self._recovered[directory] = frozenset(ends)
         self._only_read[directory] = recovered.reader
-        facts = pairs(directory=directory, rings=len(ends), reason=problem_of(error))
-        log.warning("log without a stream is only read, its disk takes no changes %s", facts)
+        details = {"rings": len(ends), "damaged": len(recovered.damage), "reason": problem_of(error)}
+        text = "log without a stream is only read, because it cannot be repaired; check its disk %s"
+        log.warning(text, pairs(directory=directory, **details))
         self._add_ends(ends)
 
     def _add_ends(self, ends: Mapping[str, RingEnd]) -> None:

@@ -121,11 +121,12 @@ class _SavedPieces:
     It is in memory piece by piece: a start needs no more memory than the run before it.
     """
 
-    def __init__(self, path: Path, files: Files) -> None:
+    def __init__(self, path: Path, files: Files, *, renames: bool = True) -> None:
+        """`renames`: a file that cannot be read to its end is renamed."""
         self.marks: dict[str, tuple[int, int]] = {}  # of each ring, up to which the file is complete
         self.good_bytes = 0
         self.is_lost = False  # True if the file could not be read to its end, and was renamed
-        self._path, self._files = path, files
+        self._path, self._files, self._renames = path, files, renames
 
     def __iter__(self) -> Iterator[tuple[memoryview, memoryview]]:
         """Raises NewerState, OSError."""
@@ -155,7 +156,8 @@ class _SavedPieces:
         except OSError as error:
             if not is_unreadable(error):
                 raise
-            self._rename(error)
+            if self._renames:
+                self._rename(error)
             return
         finally:
             if handle >= 0:
@@ -204,7 +206,7 @@ def _authors_in(data: memoryview, at: int) -> Iterator[tuple[bytes, bytes, int]]
 
 def marks_in(path: Path) -> dict[str, tuple[int, int]]:
     """(epoch, position) of each ring up to which the file is complete."""
-    saved = _SavedPieces(path, OsFiles())
+    saved = _SavedPieces(path, OsFiles(), renames=False)
     for _ in saved:
         pass
     return saved.marks

@@ -25,7 +25,7 @@ from edge.web.topic_sampler import READER
 from ringbuf.errors import RingError
 
 TAPS_MAX = 4
-TAPS_OF_USER = 2
+TAPS_OF_USER_MAX = 2
 INTERVAL_S = 0.25
 MESSAGES = 50  # of one interval
 PAYLOAD_BYTES = 1_024
@@ -44,8 +44,8 @@ class TapFeed:
     def check_room(self, user: str) -> None:
         """Raise Refused if the user, or the console, has no place for a tap. "": without users."""
         hint = "close another page with a live tap"
-        if user and self._open[user] >= TAPS_OF_USER:
-            raise Refused(f"{TAPS_OF_USER} taps of {user} are open", hint=hint)
+        if user and self._open[user] >= TAPS_OF_USER_MAX:
+            raise Refused(f"{TAPS_OF_USER_MAX} taps of {user} are open", hint=hint)
         if self._open.total() >= TAPS_MAX:
             raise Refused(f"{TAPS_MAX} taps are open", hint=hint)
 
@@ -55,12 +55,12 @@ class TapFeed:
         Raises Refused, as check_room() does; EdgeError.
         """
         self.check_room(user)
-        self._open[user] += 1
         loop = asyncio.get_running_loop()
         rows: asyncio.Queue[Row | Exception] = asyncio.Queue(WAITING)
         stopping = threading.Event()
         thread = threading.Thread(target=self._read, args=(filters, rows, loop, stopping, user), daemon=True)
         thread.start()
+        self._open[user] += 1  # the thread gives it back, by this loop
         try:
             async with asyncio.timeout(lifetime_s):
                 while True:
