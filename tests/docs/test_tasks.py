@@ -13,6 +13,7 @@ from tests.support.children import Child
 from tests.support.directories import memory_directory
 from tests.support.documented import COMMAND_S, Newcomer
 from tests.support.project import ROOT
+from tests.support.waiting import wait_until
 
 PAGE = ROOT / "docs/reference/tasks.md"
 TASKS_MIN = 60
@@ -154,6 +155,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         with desk.broker(CONFIGURATION), Child(DEVICE, f"mqtt://127.0.0.1:{desk.ports['mqtt']}") as device:
             device.lines_until("ready")
             desk.command("brim sub -c -i dashboard -q 1 'plant/#' -C 1")  # leaves a session
+            wait_until(lambda: desk.command("brim segments export --to - -t 'plant/1/temp'").stdout)
             desk.command("brim config init > first.toml; brim sim --init > devices.toml")
             with desk.start("reply", "plant/cmd", "running") as replies:
                 replies.patience_s = COMMAND_S
