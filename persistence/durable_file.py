@@ -300,15 +300,17 @@ def pack_frame(kind: bytes, body: Buffer, seed: int = 0) -> bytes:
     return _FRAME.pack(len(body), crc32c(body, crc32c(kind, seed)), kind)
 
 
-def frames_of_file(files: Files, handle: int, size: int) -> Iterator[tuple[bytes, memoryview, int]]:
+def frames_of_file(
+    files: Files, handle: int, size: int, place: int = 0, seed: int = 0
+) -> Iterator[tuple[bytes, memoryview, int]]:
     """Yield the frames of an open file of that size as frames_in(), with WINDOW_BYTES in memory at a time, or
     one frame that is longer. Raises OSError.
     """
-    place, window_bytes = 0, WINDOW_BYTES
+    window_bytes = WINDOW_BYTES
     while place < size:
         data = memoryview(files.read(handle, min(window_bytes, size - place), place))
         used = 0
-        for kind, body, used in frames_in(data):
+        for kind, body, used in frames_in(data, seed=seed):
             yield kind, body, place + used
         frame_bytes = FRAME_BYTES + _FRAME.unpack_from(data)[0] if len(data) >= FRAME_BYTES else 0
         if not used and not len(data) < frame_bytes <= size - place:

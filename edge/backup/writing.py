@@ -37,7 +37,7 @@ from edge.delayed.store import FILE_NAME as DELAYED
 from edge.delayed.store import is_exclusive, read_ring_cursor
 from edge.errors import EdgeError
 from edge.recovery.state_files import SESSIONS_RING
-from edge.session_store.snapshot_file import parse_snapshot
+from edge.session_store.snapshot_file import SavedSnapshot
 from edge.session_store.spill_file import SPILL_NAME
 from edge.user_names import user_name
 from persistence import LogReader, OsFiles
@@ -252,7 +252,7 @@ class _Backup:
         """True if the session journal in memory has changes that the copied snapshot lacks."""
         for path in snapshot_files(self.files):
             with suppress(OSError, ValueError):
-                origin = parse_snapshot(memoryview(path.read_bytes())).origin
+                origin = SavedSnapshot(path).origin
                 return (origin.epoch, origin.position) < (epoch, end_position)
         return end_position > 0
 

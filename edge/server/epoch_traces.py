@@ -18,10 +18,8 @@ from edge.config.schema import Config
 from edge.recovery.retained_store import marks_in
 from edge.recovery.state_files import FILE_NAMES, RETAINED_NAME
 from edge.session_store.journal_records import Rings, decode_record
-from edge.session_store.snapshot_file import RECORD, parse_snapshot
+from edge.session_store.snapshot_file import RECORD, SavedSnapshot
 from edge.streams.epochs import EPOCH_MARGIN, EPOCH_MAX
-from persistence.durable_file import read_file
-from persistence.files import OsFiles
 from ringbuf.ring import epoch_in
 
 
@@ -72,8 +70,8 @@ def _consumer_epochs(path: Path) -> Iterator[int]:
 def _session_epochs(directories: Iterable[Path]) -> Iterator[int]:
     for path in (directory / name for directory in directories for name in FILE_NAMES):
         with suppress(OSError, ValueError, msgspec.MsgspecError):
-            snapshot = parse_snapshot(memoryview(read_file(OsFiles(), str(path))))
+            snapshot = SavedSnapshot(path)
             yield snapshot.origin.epoch
-            for kind, body in snapshot.frames:
+            for kind, body in snapshot:
                 if kind == RECORD and isinstance(record := decode_record(body), Rings):
                     yield from (epoch for _, epoch, _ in record.rings.values())

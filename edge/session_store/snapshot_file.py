@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,9 +34,10 @@ from persistence.durable_file import (
     FRAME_BYTES,
     TEMPORARY_SUFFIX,
     NewFile,
-    frames_in,
+    UnreadableFile,
+    frames_of_file,
+    is_unreadable,
     pack_frame,
-    read_file,
 )
 from persistence.files import Files, OsFiles
 from persistence.free_disk_space import require_room
@@ -45,11 +46,11 @@ from ringbuf import crc32c
 log = logging.getLogger(__name__)
 
 MAGIC = b"BRIMSESS"
-_VERSIONS = (1, STATE_VERSION)  # that are read
 RECORD, ENTRIES, END = b"n", b"h", b"."
 
 _HEADER = struct.Struct("<8sIIQQ")
 _CRC = struct.Struct("<I")
+_HEADER_BYTES = _HEADER.size + _CRC.size
 
 Frame = tuple[bytes, bytes]  # kind, body
 
@@ -62,11 +63,53 @@ class Origin(NamedTuple):
     created_ns: int
 
 
-class SavedSnapshot(NamedTuple):
-    """Content of a snapshot file."""
+class SavedSnapshot:
+    """A valid snapshot file: its origin, and its frames, which are read again at each iteration.
+
+    They are in memory piece by piece: a start needs no more memory than the run before it.
+    """
 
     origin: Origin
-    frames: list[Frame]
+
+    def __init__(self, path: Path, files: Files | None = None) -> None:
+        """Check the whole file. Raises ValueError if it is incomplete or damaged; NewerState, OSError."""
+        self._path, self._files = path, files or OsFiles()
+        for _ in self:
+            pass
+
+    def __iter__(self) -> Iterator[Frame]:
+        handle, count = -1, 0
+        try:
+            handle = self._files.open(str(self._path))
+            size = self._files.size(handle)
+            self.origin, seed = self._read_header(self._files.read(handle, min(size, _HEADER_BYTES), 0))
+            for kind, body, _ in frames_of_file(self._files, handle, size, _HEADER_BYTES, seed):
+                if kind == END:
+                    return
+                yield kind, bytes(body)
+                count += 1
+        except OSError as error:
+            if is_unreadable(error):
+                raise UnreadableFile(error.errno, error.strerror, str(self._path)) from error
+            raise
+        finally:
+            if handle >= 0:
+                self._files.close(handle)
+        raise ValueError(f"{count} valid frames and no end in {size} bytes")
+
+    def _read_header(self, data: bytes) -> tuple[Origin, int]:
+        """Origin, and checksum of the header."""
+        if len(data) < _HEADER_BYTES:
+            raise ValueError(f"{len(data)} bytes have no header")
+        magic, version, *origin = _HEADER.unpack_from(data)
+        (seed,) = _CRC.unpack_from(data, _HEADER.size)
+        if magic != MAGIC or seed != crc32c(data[: _HEADER.size]) or version < 1:
+            raise ValueError(
+                f"no header of {MAGIC!r}, version 1 to {STATE_VERSION}: {magic!r}, version {version}"
+            )
+        if version > STATE_VERSION:
+            raise NewerState(self._path, f"version {version}", f"1 to {STATE_VERSION}")
+        return Origin(*origin), seed
 
 
 def write_snapshot(
@@ -123,10 +166,7 @@ def read_snapshot(
     """
     files = files or OsFiles()
     try:
-        data = memoryview(read_file(files, str(path)))
-        if (version := _version_of(data)) > STATE_VERSION:
-            raise NewerState(path, f"version {version}", f"1 to {STATE_VERSION}")
-        return parse_snapshot(data)
+        return SavedSnapshot(path, files)
     except FileNotFoundError:
         return None
     except ValueError as error:  # also UnreadableFile
@@ -136,28 +176,3 @@ def read_snapshot(
         if damaged is not None:
             damaged.append(path)
         return None
-
-
-def _version_of(data: memoryview) -> int:
-    """Version in an intact header; 0: the header is damaged."""
-    if len(data) < _HEADER.size + _CRC.size:
-        return 0
-    magic, version, *_ = _HEADER.unpack_from(data)
-    (seed,) = _CRC.unpack_from(data, _HEADER.size)
-    return int(version) if magic == MAGIC and seed == crc32c(data[: _HEADER.size]) else 0
-
-
-def parse_snapshot(data: memoryview) -> SavedSnapshot:
-    """Parse the bytes of a snapshot file. Raises ValueError if they are incomplete or damaged."""
-    if len(data) < _HEADER.size + _CRC.size:
-        raise ValueError(f"{len(data)} bytes have no header")
-    magic, version, epoch, position, created_ns = _HEADER.unpack_from(data)
-    (seed,) = _CRC.unpack_from(data, _HEADER.size)
-    if magic != MAGIC or version not in _VERSIONS or seed != crc32c(data[: _HEADER.size]):
-        raise ValueError(f"no header of {MAGIC!r}, version {_VERSIONS}: {magic!r}, version {version}")
-    frames: list[Frame] = []
-    for kind, body, _ in frames_in(data, _HEADER.size + _CRC.size, seed):
-        if kind == END:
-            return SavedSnapshot(Origin(epoch, position, created_ns), frames)
-        frames.append((kind, bytes(body)))
-    raise ValueError(f"{len(frames)} valid frames and no end in {len(data)} bytes")

@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from edge.mqtt import ConnAck, Connect, Packet, Properties, ReasonCode, Version
 from edge.recovery.read_journal import SavedState, read_saved_state
 from edge.recovery.restore_sessions import Restored, restore
@@ -65,14 +67,15 @@ class Lives:
         self.bench = bench
         file = self.directory / "sessions.state"
         writer = ring.writer()
-        self.found = read_saved_state([[file]], ring, self.past)
+        found = read_saved_state([[file]], ring, self.past)
+        self.found = replace(found, frames=list(found.frames))  # keep() replaces the file
         if self._spill:
             SpillFile(self.directory).open(
                 bench.engine, (ring.epoch, self.found.journal_epoch), fresh=not self.found.frames
             )
         self.restored = restore(
             bench.broker,
-            self.found,
+            found,
             {bench.partition.name: bench.partition},
             self.past,
             now_s=bench.now_ms / 1000,
