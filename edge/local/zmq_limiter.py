@@ -7,6 +7,9 @@ peer that never ends a message takes all memory. So peers connect to the limiter
 Owns the thread, and a name for libzmq's own socket: `inner`, in the abstract namespace, which libzmq opens to
 this process only (ZMQ_IPC_FILTER_PID).
 
+libzmq gives the owner of a peer, which the limiter knows, to the program: the limiter adds it to the peer's
+READY as the property User-Id (ringbuf/c/zmq_limiter/limiter.h).
+
 libzmq keeps subscriptions without a limit, too. `received_max_bytes` bounds them: beyond it the peer that has
 sent most is disconnected. When it connects again, it subscribes only to the prefixes that it holds then.
 

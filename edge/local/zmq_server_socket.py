@@ -80,6 +80,11 @@ class ZmqServer:
         self.socket.bind(f"ipc://@{self._limiter.inner}")
         self._limiter.open()
 
+    def owner_of(self, frame: zmq.Frame) -> str:
+        """User, address or key that the sender of a received frame counts for; "": no share holds for it."""
+        user_id = str(frame.get("User-Id"))  # of the limiter, or of the thread that checks keys
+        return user_id if self._limiter is not None else f"key {user_id}"
+
     def admit(self, descriptors: int) -> None:
         """Accept no more peers than so many descriptors allow. Any thread, before bind() or after it."""
         if self._limiter is not None:

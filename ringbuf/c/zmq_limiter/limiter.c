@@ -40,7 +40,6 @@
 #define LISTENER UINT64_MAX
 #define WAKE (UINT64_MAX - 1)
 #define SHARE 3
-#define OF_ADDRESS (1ull << 63)
 #define SPOKEN_FRAMES 2 /* READY, and a subscription or a request */
 
 enum {
@@ -56,6 +55,7 @@ typedef struct zl_link {
     uint32_t at[SIDES], end[SIDES];
     bool ended[SIDES]; /* that side sends no more bytes */
     zl_frames frames;  /* of the peer */
+    zl_ready ready;    /* of the peer */
     uint64_t owner;
     uint64_t number;   /* in the order of accept() */
     uint64_t received; /* bytes of the peer, without heartbeats */
@@ -252,11 +252,28 @@ static bool check_message(zl_limiter *limiter, zl_link *link, size_t length, uin
     return link->fds[PEER] >= 0;
 }
 
+/* True if no share holds for the owner: root, and the limiter's user. */
+static bool is_privileged(uint64_t owner)
+{
+    return owner == 0 || owner == geteuid();
+}
+
+/* Number of bytes to read from a side at once: READY begins with a read of its own. */
+static size_t bytes_wanted(const zl_link *link, int side)
+{
+    if (side != PEER || link->ready.passed)
+        return BUFFER_BYTES;
+    size_t greeting = ZL_GREETING_BYTES - (size_t)link->frames.position;
+    return greeting ? greeting : zl_ready_missing(&link->ready);
+}
+
 /* Read from one side and pass the bytes on.  False: the link is closed. */
 static bool take(zl_limiter *limiter, zl_link *link, int side, uint64_t now)
 {
     for (int i = 0; i < READS_MAX && !link->ended[side] && !link->rest[!side]; i++) {
-        ssize_t got = recv(link->fds[side], limiter->buffer, BUFFER_BYTES, MSG_DONTWAIT);
+        size_t wanted = bytes_wanted(link, side);
+        bool is_ready = side == PEER && !link->ready.passed && link->frames.position == ZL_GREETING_BYTES;
+        ssize_t got = recv(link->fds[side], limiter->buffer, wanted, MSG_DONTWAIT);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             break;
         if (got <= 0) {
@@ -265,8 +282,15 @@ static bool take(zl_limiter *limiter, zl_link *link, int side, uint64_t now)
         }
         if (side == PEER && !check_message(limiter, link, (size_t)got, now))
             return false;
-        pass_on(link, !side, limiter->buffer, (size_t)got, now);
-        if ((size_t)got < BUFFER_BYTES)
+        size_t length = (size_t)got;
+        if (is_ready) {
+            char owner[ZL_OWNER_MAX_BYTES] = "";
+            if (!is_privileged(link->owner))
+                zl_owner_name(link->owner, owner);
+            length = zl_ready_pass(&link->ready, limiter->buffer, length, owner);
+        }
+        pass_on(link, !side, limiter->buffer, length, now);
+        if ((size_t)got < wanted)
             break;
     }
     return true;
@@ -303,7 +327,7 @@ static int connect_inner(const zl_limiter *limiter)
     return -1;
 }
 
-/* The user of a Unix socket, or OF_ADDRESS and an address of IPv4, or the network of one of IPv6. */
+/* The user of a Unix socket, or ZL_OF_ADDRESS and an address of IPv4, or the network of one of IPv6. */
 static uint64_t owner_of(int fd)
 {
     union {
@@ -314,22 +338,22 @@ static uint64_t owner_of(int fd)
     socklen_t length = sizeof peer;
     if (getpeername(fd, &peer.any, &length) == 0 && peer.any.sa_family == AF_INET) {
         uint32_t host = ntohl(peer.v4.sin_addr.s_addr);
-        return OF_ADDRESS | (host >> 24 == IN_LOOPBACKNET ? INADDR_LOOPBACK : host);
+        return ZL_OF_ADDRESS | (host >> 24 == IN_LOOPBACKNET ? INADDR_LOOPBACK : host);
     }
     if (peer.any.sa_family == AF_INET6) {
         uint64_t network;
         memcpy(&network, &peer.v6.sin6_addr, sizeof network);
-        return OF_ADDRESS | network;
+        return ZL_OF_ADDRESS | network;
     }
     struct ucred user = {.uid = 0};
     length = sizeof user;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &length) == 0 ? user.uid : OF_ADDRESS;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &length) == 0 ? user.uid : ZL_OF_ADDRESS;
 }
 
 /* True if the owner may have a further link, with `free_places` places besides it. */
 static bool has_share(const zl_limiter *limiter, uint64_t owner, uint32_t free_places)
 {
-    if (owner == 0 || owner == geteuid())
+    if (is_privileged(owner))
         return true;
     uint64_t own = links_of(limiter, owner, NULL);
     return own == 0 || own + 1 <= SHARE * (uint64_t)free_places;

@@ -3,12 +3,20 @@
  * Common parts of the limiter: the framing of ZMTP 3.
  *
  *     frames.c   counts parts and bytes in a stream of bytes; no system calls
+ *     ready.c    adds the owner of a link to its first command; no system calls
  *     limiter.c  sockets, clock, limits: all system calls
  *
  * ZMTP 3 (rfc.zeromq.org/spec/23): a greeting of 64 bytes, then frames:
  *
  *     u8   flags: 1 more parts follow, 2 the length has 8 bytes, 4 a command
  *     u8 or u64, big-endian   length of the body
+ *
+ * The first frame of a peer is the command READY: u8 5, "READY", then properties:
+ *
+ *     u8 length, name, u32 length, big-endian, value
+ *
+ * libzmq gives them to the program with each message of the peer, and the first one of a name counts.  So
+ * the limiter puts "User-Id" before all others, as a ZAP handler would set it; the peer cannot replace it.
  *
  * Only for mechanism NULL: CURVE encrypts the flags.
  */
@@ -44,6 +52,29 @@ typedef struct zl_frames {
     bool more;    /* another part follows the current one */
     bool command; /* the current frame is a command */
 } zl_frames;
+
+#define ZL_OF_ADDRESS (1ull << 63) /* an owner is the number of a user, or has this bit and an address */
+#define ZL_READY_BYTES (ZL_HEADER_MAX_BYTES + 6u) /* header and name, at their longest */
+#define ZL_OWNER_MAX_BYTES 32u                    /* with the 0 at the end */
+#define ZL_READY_ROOM_BYTES (ZL_READY_BYTES + 12u + ZL_OWNER_MAX_BYTES)
+
+/* Header and name of READY, kept back until all of their bytes have arrived. */
+typedef struct zl_ready {
+    uint8_t bytes[ZL_READY_BYTES];
+    uint8_t count;
+    bool passed;
+} zl_ready;
+
+/* Write the user id of an owner: "uid 1000", "address 127.0.0.1". */
+void zl_owner_name(uint64_t owner, char name[static ZL_OWNER_MAX_BYTES]);
+
+/* Number of bytes to read next, behind the greeting; 0: all have been passed on. */
+size_t zl_ready_missing(const zl_ready *ready);
+
+/* Take `length` bytes, at most the missing ones, from `bytes`, which has ZL_READY_ROOM_BYTES.  Returns the
+ * number of bytes in `bytes` to pass on: 0, or READY with the user id `owner` so far, or, if the frame is
+ * another one, which libzmq refuses, the same bytes. */
+size_t zl_ready_pass(zl_ready *ready, uint8_t *bytes, size_t length, const char *owner);
 
 /* Count `length` more bytes. */
 zl_verdict zl_frames_read(zl_frames *frames, const uint8_t *bytes, size_t length, const zl_limits *limits);

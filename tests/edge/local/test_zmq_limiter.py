@@ -34,7 +34,17 @@ def frame(body: bytes, *, more: bool = False, command: bool = False, long: bool 
 
 
 def ready(kind: bytes) -> bytes:
-    return frame(b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4) + kind, command=True)
+    return frame(b"\x05READY" + prop(b"Socket-Type", kind), command=True)
+
+
+def prop(name: bytes, value: bytes) -> bytes:
+    return bytes((len(name),)) + name + len(value).to_bytes(4) + value
+
+
+def passed(data: bytes, kind: bytes = b"SUB") -> bytes:
+    """The bytes of a peer of this user as they leave the limiter."""
+    body = b"\x05READY" + prop(b"User-Id", b"") + prop(b"Socket-Type", kind)
+    return data.replace(ready(kind), frame(body, command=True, long=True), 1)
 
 
 SPOKEN = GREETING + ready(b"SUB") + frame(b"\1")
@@ -117,7 +127,7 @@ FRAMES = st.lists(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(parts=FRAMES, cuts=st.lists(st.integers(1, 700), max_size=20))
-def test_all_bytes_within_the_limits_pass_unchanged(tmp_path_factory, parts, cuts):
+def test_all_bytes_within_the_limits_pass_unchanged_but_for_the_owner(tmp_path_factory, parts, cuts):
     """Wherever the packets of the stream begin and end."""
     data, run = GREETING + ready(b"DEALER"), 0
     for body, command, long, more in parts:
@@ -130,7 +140,8 @@ def test_all_bytes_within_the_limits_pass_unchanged(tmp_path_factory, parts, cut
             peer.sendall(rest[:cut])
             rest = rest[cut:]
         peer.sendall(rest)
-        assert received(behind, len(data)) == data
+        expected = passed(data, b"DEALER")
+        assert received(behind, len(expected)) == expected
         behind.sendall(data[::-1])
         assert received(peer, len(data)) == data[::-1]
         peer.close()
@@ -261,14 +272,14 @@ def test_connections_beyond_the_limit_are_closed_and_free_places_are_used(tmp_pa
         first = [dial(path, SPOKEN) for _ in range(3)]
         ends = [inner.accept()[0] for _ in first]
         for end in ends:
-            assert received(end, len(SPOKEN)) == SPOKEN
+            assert received(end, len(passed(SPOKEN))) == passed(SPOKEN)
         with closing(dial(path)) as late:
             assert late.recv(1) == b""
         assert made.counts()["refused"] == 1
         first.pop().close()
         wait_until(lambda: made.counts()["open"] == 2)
         with closing(dial(path, SPOKEN)), closing(inner.accept()[0]) as end:
-            assert received(end, len(SPOKEN)) == SPOKEN
+            assert received(end, len(passed(SPOKEN))) == passed(SPOKEN)
         made.admit(2)  # descriptors: too few for one, which is served all the same
         wait_until(lambda: made.counts()["open"] == 2)
         with closing(dial(path)) as late:
@@ -283,9 +294,9 @@ def test_peers_that_request_nothing_make_room_for_others(tmp_path, sent):
         silent = [dial(path, sent) for _ in range(3)]
         ends = [inner.accept()[0] for _ in silent]
         for end in ends:
-            assert received(end, len(sent)) == sent
+            assert received(end, len(passed(sent))) == passed(sent)
         with closing(dial(path, SPOKEN)), closing(inner.accept()[0]) as end:
-            assert received(end, len(SPOKEN)) == SPOKEN
+            assert received(end, len(passed(SPOKEN))) == passed(SPOKEN)
             assert is_closed(silent[0])
             assert made.counts()["open"] == 3
         for it in (*silent, *ends):
