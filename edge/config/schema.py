@@ -281,7 +281,8 @@ class Consumers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prefix of the topic of dead letters: {dead_letter_topic}/{group}/{topic}; for records of a tenant after
     its $tenant/NAME/. Empty: dead letters are dropped and counted."""
     groups_max: Annotated[int, Meta(ge=1, le=10_000)] = 256
-    """Consumer groups."""
+    """Consumer groups. One user, address or key may have three times as many as are then free, the broker's
+    own user and root all."""
     members_max: Annotated[int, Meta(ge=1, le=10_000)] = 256
     """Members of one group."""
 

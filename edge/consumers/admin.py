@@ -62,12 +62,13 @@ class GroupAdmin:
                     in_flight[member.id],
                     member.priority,
                     member.in_flight_max,
+                    member.peer.owner,
                 )
                 for member in group.members.values()
             )
         lag = sum(place.lag for place in places)
         settings = self._registry.settings_of(state)
-        return GroupInfo(name, state.mode, state.filters, lag, members, places, settings)
+        return GroupInfo(name, state.mode, state.filters, lag, members, places, settings, state.owner)
 
     def _place_info(self, ring: str, place: OffsetPlace, group: ConsumerGroup | None) -> PlaceInfo:
         entry = self._registry.rings.get(ring)

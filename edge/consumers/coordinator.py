@@ -66,9 +66,10 @@ from edge.consumers.protocol import (
     SetGroup,
 )
 from edge.consumers.publishes import Publishes
-from edge.consumers.quota import Quota
+from edge.consumers.quota import OverShare, Quota
 from edge.consumers.reads import PartitionReads
 from edge.consumers.registry import GroupRegistry, RingEntry
+from edge.consumers.requester import Requester
 from edge.consumers.searches import FoundPlaces, Searches
 from edge.consumers.start_place import StartPlace
 from edge.rpc.protocol import MalformedRequest, encode
@@ -141,7 +142,7 @@ class Coordinator:
             self._contained,
         )
         self._publishes = Publishes(outlet, sinks_of, self.counts, self._answer)
-        hint = "use further connections, or stop some members"
+        hint = f"stop some members; one connection may have {MEMBERS_EACH}"
         self._members = Quota("members", MEMBERS_MAX, MEMBERS_EACH, 0, hint)
         self._more = False  # records wait to be examined
         self._next_expiry_s = 0.0
@@ -195,8 +196,9 @@ class Coordinator:
 
     # ---- a turn ----
 
-    def receive(self, peer: bytes, data: bytes, frames: Frames = ()) -> None:
-        """Handle a request of `peer`; its answer is in this turn's outbox, or in a later one."""
+    def receive(self, routing_id: bytes, data: bytes, frames: Frames = (), owner: str = "") -> None:
+        """Handle a request of a peer; its answer is in this turn's outbox, or in a later one."""
+        peer = Requester(routing_id, owner)
         self.counts["requests"] += 1
         try:
             request = PROTOCOL.decode_request(data)
@@ -221,6 +223,8 @@ class Coordinator:
                 yield
             except NotDone as error:
                 self.counts[error.code] += 1
+                if isinstance(error, OverShare):
+                    self._faults.over_share(error)
                 self._answer(peer, Failed(request.id, str(error), error.code, error.hint))
 
     def turn(self) -> float:
@@ -288,7 +292,7 @@ class Coordinator:
 
     # ---- requests ----
 
-    def _do(self, peer: bytes, request: Request, frames: Frames) -> None:
+    def _do(self, peer: Requester, request: Request, frames: Frames) -> None:
         match request:
             case Fetch():
                 self._fetch(peer, request)
@@ -331,7 +335,7 @@ class Coordinator:
         self._admin.reset(request.group, places)
         self.durable_answers.append(peer, Done(request.id))
 
-    def _join(self, peer: bytes, request: Join, starts: FoundPlaces) -> None:
+    def _join(self, peer: Requester, request: Join, starts: FoundPlaces) -> None:
         known = self.registry.groups.get(request.group)
         members = list(known.members.values()) if known is not None else []
         replaced = [member for member in members if request.instance and member.instance == request.instance]
@@ -340,7 +344,8 @@ class Coordinator:
             raise NotDone(text, "full", "stop some, or raise consumers.members_max")
         if not replaced:
             self._members.check(peer, 0)
-        group = self.registry.open(request, starts)  # changes settings, so it follows all refusals
+        # changes settings, so it follows all refusals
+        group = self.registry.open(request, starts, peer.owner)
         for earlier in replaced:
             self._end(group, earlier)
         counts_for = replaced[0].peer if replaced else peer  # the place that _end() has given back

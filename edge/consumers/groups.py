@@ -18,6 +18,7 @@ from edge.consumers.ack_tracker import Rules
 from edge.consumers.assignment import complete_moves, plan_moves
 from edge.consumers.group_partition import GroupPartition
 from edge.consumers.group_replay import GroupReplay
+from edge.consumers.requester import Requester
 from edge.consumers.selection import Selection
 
 Mode = Literal["ordered", "queue"]
@@ -32,7 +33,7 @@ class Member:
     instance: str  # chosen by the client: a join with the same one replaces the earlier member
     session_s: float
     deadline_s: float
-    peer: bytes  # connection whose quota it counts in
+    peer: Requester  # connection whose quota it counts in
     in_flight_max: int = 0  # records; 0: no limit
     priority: int = 0
 

@@ -2,9 +2,10 @@
 
 A body is a msgpack array whose first field is its kind. Fields are only ever appended.
 
-    ["group", name, mode, [filter, ...], time_ns, members, operator]
+    ["group", name, mode, [filter, ...], time_ns, members, operator, owner]
                    the group exists with these settings. `members`, `operator`: maps of the delivery settings
-                   that members or an operator have set (delivery_settings.py); {} in journals without them
+                   that members or an operator have set (delivery_settings.py); {} in journals without them.
+                   `owner`: of the member that created it (quota.py); "" in journals without it
     ["place", group, ring, epoch, floor, done, whole, time_ns]
                    of this ring, everything below `floor` is done in `epoch`; `done`, in the portable form of
                    64-bit Roaring bitmaps, is done above it: in addition to earlier ones, or, `whole`, instead
@@ -47,6 +48,7 @@ class GroupBody(msgspec.Struct, tag="group", array_like=True, frozen=True):
     time_ns: int
     members: DeliverySettings = NO_SETTINGS
     operator: DeliverySettings = NO_SETTINGS
+    owner: str = ""
 
 
 class PlaceBody(msgspec.Struct, tag="place", array_like=True, frozen=True):
@@ -113,6 +115,7 @@ class GroupState:
     places: dict[str, OffsetPlace] = field(default_factory=dict)
     members: DeliverySettings = NO_SETTINGS  # named by members
     operator: DeliverySettings = NO_SETTINGS
+    owner: str = ""  # of the member that created the group; "": no share holds for it
 
 
 class OffsetStore:
@@ -139,9 +142,10 @@ class OffsetStore:
         time_ns: int,
         members: DeliverySettings = NO_SETTINGS,
         operator: DeliverySettings = NO_SETTINGS,
+        owner: str = "",
     ) -> None:
         """Record the settings of a group."""
-        self._note(GroupBody(name, mode, filters, time_ns, members, operator))
+        self._note(GroupBody(name, mode, filters, time_ns, members, operator, owner))
 
     def note_place(
         self,
@@ -226,7 +230,8 @@ class OffsetStore:
 
     def _snapshot(self) -> Iterable[Body]:
         for name, group in self.groups.items():
-            yield GroupBody(name, group.mode, group.filters, group.time_ns, group.members, group.operator)
+            settings = (group.members, group.operator, group.owner)
+            yield GroupBody(name, group.mode, group.filters, group.time_ns, *settings)
             yield from _places_of(name, group)
 
     def _apply(self, body: Body) -> None:
@@ -234,7 +239,7 @@ class OffsetStore:
             case GroupBody():
                 known = self.groups.setdefault(body.name, GroupState(body.mode, body.filters, body.time_ns))
                 known.mode, known.filters, known.time_ns = body.mode, body.filters, body.time_ns
-                known.members, known.operator = body.members, body.operator
+                known.members, known.operator, known.owner = body.members, body.operator, body.owner
             case PlaceBody():
                 self._apply_place(body)
             case TriedBody():

@@ -115,7 +115,8 @@ class Join(RequestMessage, frozen=True):
     refused. `in_flight_max`: most records that the member has without an acknowledgement; fetches wait
     meanwhile; 0: no limit. `priority`: in an ordered group the members with the highest one share the
     partitions; in a queue the waiting fetch with the highest one is first. One connection has at most 64
-    members, and all together have 4,096.
+    members, and all together have 4,096. One user, address or key has at most three times as many members as
+    are free, and as many groups; the broker's own user and root have no such limit.
     """
 
     group: GroupName
@@ -374,6 +375,7 @@ class MemberInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     in_flight: int
     priority: int = 0
     in_flight_max: int = 0  # 0: no limit
+    owner: str = ""  # user, address or key that it counts for; "": the broker's user, or root
 
 
 class PlaceInfo(msgspec.Struct, frozen=True):
@@ -401,6 +403,7 @@ class GroupInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     members: tuple[MemberInfo, ...]
     places: tuple[PlaceInfo, ...]
     settings: dict[SettingName, SettingInfo] = {}
+    owner: str = ""  # of the member that created it
 
 
 class GroupList(Message, frozen=True, tag="group_list"):

@@ -15,6 +15,7 @@ from functools import partial
 from edge.consumers.dead_letters import Fate, Outgoing, Outlet
 from edge.consumers.protocol import Answer, Letter, NotDone, Publish, Published
 from edge.consumers.quota import Quota
+from edge.consumers.requester import Requester
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.properties import Properties, record_properties
 
@@ -47,7 +48,7 @@ class Publishes:
         """Number of publishes that wait for the broker's thread or a log."""
         return len(self._under_way)
 
-    def publish(self, peer: bytes, request: Publish, frames: Sequence[bytes]) -> None:
+    def publish(self, peer: Requester, request: Publish, frames: Sequence[bytes]) -> None:
         """Store messages, and answer when they are as durable as their streams promise. Raises NotDone."""
         if len(frames) != len(request.letters):
             text = f"{len(request.letters)} letters and {len(frames)} payload frames"
@@ -71,7 +72,7 @@ class Publishes:
         return [self._to_sinks[stream] for stream in streams] or [self._under_way]
 
     def _published(
-        self, quotas: Iterable[Quota], peer: bytes, size: int, number: int, fates: list[Fate]
+        self, quotas: Iterable[Quota], peer: Requester, size: int, number: int, fates: list[Fate]
     ) -> None:
         for quota in quotas:
             quota.give(peer, size)

@@ -24,6 +24,7 @@ from edge.consumers.outbox import Outbox
 from edge.consumers.protocol import Answer, BatchInfo, NotDone, Read, Records
 from edge.consumers.quota import Quota
 from edge.consumers.registry import GroupRegistry, check_filters
+from edge.consumers.requester import Requester
 from edge.consumers.ring_source import Overwritten, RingRecords, RingSource
 from edge.consumers.searches import FoundPlaces, Searches
 from edge.consumers.selection import Scratch, Selection
@@ -43,7 +44,7 @@ EVERYTHING: Final = Selection(("#",))
 class _PartitionRead:
     """A read without an answer yet."""
 
-    peer: bytes
+    peer: Requester
     request: Read
     source: RingSource
     epoch: int
@@ -91,7 +92,7 @@ class PartitionReads:
         """Report that a ring has new records."""
         self._rang.add(ring)
 
-    def read(self, peer: bytes, request: Read) -> None:
+    def read(self, peer: Requester, request: Read) -> None:
         """Answer a read, or let it wait. Raises NotDone."""
         check_filters(request.filters)
         source = self._source(request.ring)
@@ -107,7 +108,7 @@ class PartitionReads:
 
         self._searches.find(peer, request, [source], start, begin)
 
-    def _begin(self, peer: bytes, request: Read, source: RingSource, epoch: int, offset: int) -> None:
+    def _begin(self, peer: Requester, request: Read, source: RingSource, epoch: int, offset: int) -> None:
         selection = Selection(request.filters) if request.filters else EVERYTHING
         until_s = self._clock() + request.max_wait_ms / 1000
         read = _PartitionRead(peer, request, source, epoch, offset, selection, until_s)

@@ -34,6 +34,7 @@ from edge.consumers.group_partition import GroupPartition
 from edge.consumers.groups import ConsumerGroup
 from edge.consumers.offset_store import GroupState, OffsetPlace, OffsetStore
 from edge.consumers.protocol import FILTERS_MAX_BYTES, Join, NotDone, SetGroup
+from edge.consumers.quota import check_share
 from edge.consumers.ring_source import RingSource
 from edge.consumers.selection import Selection
 from edge.consumers.start_place import oldest_in
@@ -112,19 +113,16 @@ class GroupRegistry:
             if self.place_of(join.group, entry.source.name) is None
         ]
 
-    def open(self, join: Join, starts: Mapping[str, tuple[int, int]]) -> ConsumerGroup:
-        """Put a group in use, and create it if necessary. Raises NotDone: it exists with other settings.
+    def open(self, join: Join, starts: Mapping[str, tuple[int, int]], owner: str) -> ConsumerGroup:
+        """Put a group in use, and create it for `owner` if necessary. Raises NotDone: it exists with other
+        settings, or there are too many.
 
         It begins at `starts` in the rings without progress.
         """
         _check_values(join.settings)
         name, known = join.group, self.store.groups.get(join.group)
-        if known is None and len(self.store.groups) >= self.settings.groups_max:
-            raise NotDone(
-                f"too many groups: {len(self.store.groups)} (allowed: consumers.groups_max)",
-                "full",
-                "remove one with `brim consumers forget`, or raise consumers.groups_max",
-            )
+        if known is None:
+            self._require_room(owner)
         group = self.groups.get(name)
         same = _is_same(known, join)
         if group is not None and group.members:
@@ -132,7 +130,8 @@ class GroupRegistry:
         members = first_of(join.settings, known.members) if known is not None else join.settings
         operator = known.operator if known is not None else NO_SETTINGS
         if known is None or not same or members != known.members:
-            self.store.note_group(name, join.mode, join.filters, self._wall_ns(), members, operator)
+            owner = known.owner if known is not None else owner
+            self.store.note_group(name, join.mode, join.filters, self._wall_ns(), members, operator, owner)
         if group is None or not same:
             return self._load(name, starts)
         group.change_rules(*self._rules_of(self.store.groups[name]))
@@ -145,7 +144,7 @@ class GroupRegistry:
         kept = {name: value for name, value in state.operator.named() if name not in request.clear}
         operator = first_of(request.settings, DeliverySettings(**kept))
         self.store.note_group(
-            request.group, state.mode, state.filters, self._wall_ns(), state.members, operator
+            request.group, state.mode, state.filters, self._wall_ns(), state.members, operator, state.owner
         )
         if (group := self.groups.get(request.group)) is not None:
             group.change_rules(*self._rules_of(self.store.groups[request.group]))
@@ -204,6 +203,16 @@ class GroupRegistry:
         return True
 
     # ---- inside ----
+
+    def _require_room(self, owner: str) -> None:
+        """Raise NotDone if there is no room for a further group of the owner."""
+        groups, limit = self.store.groups, self.settings.groups_max
+        hint = "remove some with `brim consumers forget`, or raise consumers.groups_max"
+        if len(groups) >= limit:
+            text = f"too many groups: {len(groups)} (allowed: {limit}, consumers.groups_max)"
+            raise NotDone(text, "full", hint)
+        has = sum(group.owner == owner for group in groups.values())
+        check_share("groups", owner, has, len(groups), limit, hint)
 
     def _rules_of(self, group: GroupState) -> tuple[Rules, float]:
         """Rules of the ack trackers of a group, and its speed."""

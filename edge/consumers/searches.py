@@ -15,6 +15,7 @@ from edge.consumers.faults import Contained
 from edge.consumers.log_read_thread import LogReadThread, unreadable
 from edge.consumers.protocol import NotDone, RequestMessage
 from edge.consumers.quota import Quota
+from edge.consumers.requester import Requester
 from edge.consumers.ring_source import RingSource
 from edge.consumers.start_place import StartPlace, check_time, place_in
 
@@ -27,7 +28,7 @@ FoundPlaces = dict[str, tuple[int, int]]  # by ring: (epoch, offset)
 class _Search:
     """A search that is not complete."""
 
-    peer: bytes
+    peer: Requester
     request: RequestMessage
     start: StartPlace
     sources: list[RingSource]  # without a place so far
@@ -49,7 +50,7 @@ class Searches:
 
     def find(
         self,
-        peer: bytes,
+        peer: Requester,
         request: RequestMessage,
         sources: Sequence[RingSource],
         start: StartPlace,

@@ -226,7 +226,7 @@ class ConsumersEndpoint:
         until_s = time.monotonic() + RECEIVE_S
         for _ in range(MESSAGES_A_TURN):
             try:
-                peer = self._socket.recv(zmq.NOBLOCK)
+                first = self._socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 self._server.drained()
                 return False
@@ -237,7 +237,8 @@ class ConsumersEndpoint:
                 size += len(frame)
                 if len(frames) <= LETTERS_MAX and size <= 2 * FRAME_MAX_BYTES:
                     frames.append(frame)
-            self._coordinator.receive(peer, frames[0] if frames else b"", frames[1:])
+            owner = self._server.owner_of(first)
+            self._coordinator.receive(first.bytes, frames[0] if frames else b"", frames[1:], owner)
             if time.monotonic() >= until_s:
                 break
         return True

@@ -37,6 +37,7 @@ from edge.consumers.protocol import (
     Rings,
 )
 from edge.consumers.publishes import NOT_BEFORE
+from edge.consumers.requester import Requester
 from edge.consumers.selection import Selection
 from edge.mqtt.properties import Properties, record_properties
 from edge.rpc.protocol import encode
@@ -255,14 +256,15 @@ def test_payloads_on_their_way_to_the_broker_are_counted_in_bytes(desk, monkeypa
 
 def test_a_quota_lets_one_request_in_that_is_longer_than_all_may_be():
     limit = quota.Quota("requests", 2, 2, 10)
-    limit.take(b"a", 100)
+    ann, bob = Requester(b"a", ""), Requester(b"b", "")
+    limit.take(ann, 100)
     with pytest.raises(Exception, match="exceed the limit of 10"):
-        limit.take(b"a", 1)
-    limit.give(b"a", 100)
-    limit.take(b"a", 5)
-    limit.take(b"b", 5)
+        limit.take(ann, 1)
+    limit.give(ann, 100)
+    limit.take(ann, 5)
+    limit.take(bob, 5)
     with pytest.raises(Exception, match="under way"):
-        limit.take(b"c", 0)
+        limit.take(Requester(b"c", ""), 0)
 
 
 def test_the_filters_of_one_group_are_bounded_in_bytes(desk):

@@ -43,7 +43,7 @@ def opened(directory: Path) -> tuple[Journal, list[bytes]]:
 def written(store: OffsetStore) -> None:
     """Write the content of the golden file."""
     members, operator = DeliverySettings(60_000, 3), DeliverySettings(backoff_ms=500, backoff_max_ms=9_000)
-    store.note_group("billing", "ordered", ("a/#", "b"), 1, members, operator)
+    store.note_group("billing", "ordered", ("a/#", "b"), 1, members, operator, "uid 1000")
     store.note_place("billing", "press-0", 7, 1000, BitMap64([1002, 1003, 1 << 33]), 2, whole=True)
     store.note_place("billing", "press-0", 7, 1005, None, 3)
     store.forget("other")
@@ -58,13 +58,14 @@ def test_the_file_has_these_bytes(tmp_path):
     assert (tmp_path / "offsets").read_bytes() == golden("journal.txt")
 
 
-@pytest.mark.parametrize("name", ["journal.txt", "journal-without-settings.txt"])
+@pytest.mark.parametrize("name", ["journal.txt", "journal-without-owner.txt", "journal-without-settings.txt"])
 def test_these_bytes_are_read(name, tmp_path):
     (tmp_path / "offsets").write_bytes(golden(name))
     store = OffsetStore(Journal(OsFiles(), str(tmp_path), "offsets"))
     group = store.groups["billing"]
     assert (group.mode, group.filters) == ("ordered", ("a/#", "b"))
-    if name == "journal.txt":
+    assert group.owner == ("uid 1000" if name == "journal.txt" else "")
+    if name != "journal-without-settings.txt":
         assert group.members == DeliverySettings(lease_ms=60_000, tries_max=3)
         assert group.operator == DeliverySettings(backoff_ms=500, backoff_max_ms=9_000)
     else:

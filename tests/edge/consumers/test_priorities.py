@@ -25,6 +25,7 @@ from edge.consumers.protocol import (
     Joined,
     Leave,
 )
+from edge.consumers.requester import Requester
 from edge.consumers.selection import Selection
 from edge.errors import InvalidArgument
 from edge.rpc.protocol import encode
@@ -120,7 +121,7 @@ def test_partitions_belong_to_members_of_the_highest_priority_in_fair_shares(eve
         if leaves and group.members:
             group.leave(list(group.members)[which % len(group.members)], 0.0, "left", died=False)
         else:
-            group.join(Member(str(number), "", "", 10.0, 10.0, b"", 0, priority))
+            group.join(Member(str(number), "", "", 10.0, 10.0, Requester(b"", ""), 0, priority))
         check_owners(group)
 
 
