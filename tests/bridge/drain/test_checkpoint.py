@@ -83,6 +83,29 @@ def test_the_number_and_the_records_of_a_file_that_is_given_up_go_to_the_next(pa
     checkpoint.close()
 
 
+def test_a_file_that_is_given_up_leaves_all_that_it_declares_next_to_later_ranges(path: Path) -> None:
+    before, checkpoint = EPOCH - 9, opened(path)
+    lost, skipped = ((before, 1, 2),), ((before, 3, 4),)
+    checkpoint.begin([replace(INTENT, earlier_lost=lost, earlier_skipped=skipped)])
+    cursor = Cursor("default", 2, EPOCH, 5, 40, owed=((20, 29),), skipped=((30, 39),))
+    checkpoint.move(replace(cursor, earlier_lost=((before, 5, 6),), earlier_skipped=((before, 7, 8),)))
+    checkpoint.give_up()
+    given_up = checkpoint.cursors["default", 2]
+    assert given_up.owed == ((20, 29), *INTENT.lost, (INTENT.first_offset, INTENT.last_offset))
+    assert given_up.skipped == ((30, 39), *INTENT.skipped)
+    assert given_up.earlier_lost == (*lost, (before, 5, 6))
+    assert given_up.earlier_skipped == (*skipped, (before, 7, 8))
+    checkpoint.close()
+
+
+def test_offsets_before_the_first_file_of_an_epoch_wait_to_be_declared(path: Path) -> None:
+    checkpoint = opened(path)
+    checkpoint.begin([replace(INTENT, lost=(), skipped=())])
+    checkpoint.finish()
+    assert checkpoint.cursors["default", 2] == Cursor("default", 2, EPOCH, 5, 20, skipped=((5, 9),))
+    checkpoint.close()
+
+
 def test_a_turn_in_which_all_was_compared_is_saved_once(path: Path) -> None:
     checkpoint = opened(path)
     checkpoint.save()

@@ -221,6 +221,12 @@ def test_what_is_gone_is_owed_until_a_file_declares_it() -> None:
     assert gone.after(intent(600, 609, lost=((90, 499),))).owed == ()
 
 
+def test_ranges_that_are_gone_one_after_the_other_are_all_owed() -> None:
+    twice = CURSOR.split(500).after(intent(500, 599)).split(700).after(intent(700, 799))
+    gone = twice.lost_until(500).lost_until(700)
+    assert (gone.next_offset, gone.owed) == (800, ((100, 499), (600, 699)))
+
+
 def test_going_back_drains_again_up_to_where_it_stood() -> None:
     back = CURSOR.back(40)
     assert (back.next_offset, back.live_offset, back.stop_offset) == (40, 100, 100)

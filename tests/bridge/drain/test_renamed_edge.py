@@ -19,7 +19,7 @@ from bridge.format.cursor import Cursor
 from edge.cli import main
 from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry, settings
 from tests.support.brim_process import BrimProcess
-from tests.support.drained_files import payloads_drained
+from tests.support.drained_files import footers, payloads_drained
 from tests.support.lake_copy import Kind, Lake, lake_of
 from tests.support.waiting import until
 
@@ -187,6 +187,26 @@ def test_what_an_ended_epoch_still_owes_is_declared_under_the_new_name(
     status, found = verdict(tmp_path / "lake", capsys)
     assert (status, found["missing"]) == (LOST, 0)
     assert [it["lost"] for it in found["epochs"] if it["lost"]] == [[[10, 14]]]
+
+
+def test_what_was_skipped_is_declared_under_the_old_name(runtime_directory: Path, tmp_path: Path) -> None:
+    chosen = settings(runtime_directory, tmp_path)
+    with ring(runtime_directory) as made:
+        publish(made, 10)
+        with drain(chosen) as drained:
+            run_dry(drained)
+            publish(made, 10)
+            drained.checkpoint.move(drained.checkpoint.cursors["default", 0].passed(20))
+            drained.checkpoint.save()
+        publish(made, 5)
+        rename(chosen)
+    found = Checkpoint.peek(chosen.checkpoint_path)
+    assert found is not None
+    assert (found.cursors["default", 0].next_offset, found.cursors["default", 0].skipped) == (25, ())
+    assert [(footer.edge, footer.skipped) for footer in footers(tmp_path)] == [
+        ("edge-1", ()),
+        ("edge-1", ((10, 19),)),
+    ]
 
 
 def test_a_partition_that_was_drained_in_two_places_is_united_under_the_old_name(
