@@ -8,7 +8,9 @@ from random import Random
 import pytest
 
 from persistence import Log, LogLocked, LogReader
+from persistence.durable_file import TEMPORARY_SUFFIX
 from persistence.log.preallocate import PREPARED_NAME
+from persistence.log.recovery import recover
 from persistence.segment.clean_shutdown import MARKER_NAME
 from persistence.segment.format import (
     FORMAT_VERSION,
@@ -512,3 +514,23 @@ def test_a_start_without_files_to_open_is_none_rather_than_one_without_records(*
         again, _ = recovered(files.kill())
         assert read_all(again, "a-0", 7) == written.records["a-0", 7]
     assert 0 < refused < 40
+
+
+def test_a_log_that_is_only_read_has_all_its_records_and_is_not_changed() -> None:
+    """A kill left unproven records, a torn extent and an unfinished file; and a record is damaged."""
+    written = Written.empty()
+    for number in range(3):
+        written.add("a-0", 7, [bytes([number]) * 1000])
+        written.sync()
+    written.add("a-0", 7, [b"unproven"])
+    written.log.write()
+    files = written.files.kill()
+    files.close(files.open(f"{DIRECTORY}/x{TEMPORARY_SUFFIX}", create=True))
+    files.names[FIRST].cache[HEADER_PAGE_BYTES + 700] ^= 4
+    files.names[FIRST].cache += files.names[FIRST].cache[HEADER_PAGE_BYTES : HEADER_PAGE_BYTES + 80]
+    before = {name: bytes(file.cache) for name, file in files.names.items()}
+    state = recover(files, DIRECTORY, changes=False)
+    read = read_all(state.reader, "a-0", 7)
+    assert before == {name: bytes(file.cache) for name, file in files.names.items()}
+    assert read == {offset: written.records["a-0", 7][offset] for offset in (1, 2, 3)}
+    assert [damage.lost for damage in state.damage] == [((0, 1),)]
