@@ -1,5 +1,7 @@
 """A retained message outlives the record it came with: the ring may overwrite that, the file has it."""
 
+import errno
+import os
 import struct
 import tracemalloc
 from collections.abc import Iterator
@@ -11,8 +13,15 @@ import pytest
 from edge.broker.retained_authors import client_info_of_author
 from edge.broker.retained_delivery import RetainedRecord
 from edge.mqtt import Properties, Publish, Subscribe, Subscription
-from edge.recovery.retained_store import REWRITE_MIN_BYTES, RetainedStore, _Written, in_order, marks_in
-from persistence import Log, LogReader, OsFiles
+from edge.recovery.retained_store import (
+    REWRITE_MIN_BYTES,
+    RetainedStore,
+    _SavedPieces,
+    _Written,
+    in_order,
+    marks_in,
+)
+from persistence import Log, LogReader, OsFiles, durable_file
 from ringbuf import Ring
 from ringbuf.ring import cursor_file, ring_file
 from tests.support.cold_log import ColdLog
@@ -36,9 +45,11 @@ class Site:
         self.past: LogReader | None = None
 
     @contextmanager
-    def life(self, *, killed: bool = False) -> Iterator[Bench]:
+    def life(self, *, killed: bool = False, files: OsFiles | None = None) -> Iterator[Bench]:
+        """`files`: those that the start reads."""
         bench = Bench(directory=self.directory, capacity_bytes=RING_BYTES, now_ms=self.now_ms)
         retained = RetainedStore(self.file, sync=False)
+        retained._files = files or retained._files
         retained.restore(bench.broker, [bench.partition.ring], self.past)
         yield bench
         self.now_ms = bench.now_ms
@@ -203,6 +214,39 @@ def test_a_start_has_a_part_of_a_long_file_in_memory(site: Site) -> None:
     finally:
         tracemalloc.stop()
     assert peak_bytes < site.file.stat().st_size // 4
+
+
+class BadSector(OsFiles):
+    """A disk that reads no byte behind the first ones of a file."""
+
+    def __init__(self, code: int, good_bytes: int) -> None:
+        self.code, self.good_bytes = code, good_bytes
+
+    def read(self, handle: int, length: int, position: int) -> bytes:
+        if position + length > self.good_bytes:
+            raise OSError(self.code, os.strerror(self.code))
+        return super().read(handle, length, position)
+
+
+def test_what_a_file_has_before_a_bad_sector_is_there_after_all_later_starts(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable_file, "WINDOW_BYTES", 4096)
+    sizes: list[int] = []
+    for topic in ("a", "b"):
+        with site.life() as bench:
+            bench.client("p").send(Publish(topic, bytes(9_000), retain=True))
+            fill(bench)
+        sizes.append(site.file.stat().st_size)
+    content = site.file.read_bytes()
+    with pytest.raises(InterruptedError):
+        list(_SavedPieces(site.file, BadSector(errno.EINTR, 0)))  # the file is not the cause
+    assert site.file.read_bytes() == content
+    with site.life(files=BadSector(errno.EIO, sizes[0])) as bench:
+        assert retained(bench) == {"a": bytes(9_000)}
+    assert site.file.with_name("retained.state.bad").read_bytes() == content
+    with site.life() as bench:
+        assert retained(bench) == {"a": bytes(9_000)}
 
 
 @pytest.mark.parametrize("same_ring", [True, False])
