@@ -299,6 +299,21 @@ def test_an_alias_never_makes_a_message_too_large(known: bool) -> None:
         assert bench.stats.dropped()["too large"] == 1
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_message_that_just_fits_with_its_alias_has_it(known: bool) -> None:
+    longest = 50 - len(encode(Publish("t"), Version.V5))
+    fits = longest - 3 + known  # a known alias stands for the topic of one byte
+    with Bench() as bench:
+        wants = Properties(topic_alias_maximum=8, maximum_packet_size_bytes=50)
+        client, publisher = v5(bench, wants=wants), bench.client("p")
+        subscribe(client, Subscription("#"))
+        if known:
+            publisher.send(Publish("t"))
+            got(client)
+        publisher.send(Publish("t", bytes(fits)), Publish("t", bytes(longest - 1)))
+        assert [bool(packet.properties.topic_alias) for packet in got(client)] == [True, False]
+
+
 # ---- the longest packet a client takes ----
 
 
