@@ -16,6 +16,7 @@ from edge.config.loader import load
 from edge.doctor.files import check_files
 from edge.doctor.findings import Severity
 from edge.mqtt import Properties, PubAck, Publish, SubAck, Subscribe, Subscription
+from edge.server.mqtt_startup import _takes_changes
 from persistence.durable_file import remedy_of
 from tests.support.brim_process import BrimProcess
 from tests.support.mqtt_socket import SocketClient
@@ -104,10 +105,12 @@ def test_a_disk_that_an_error_has_made_read_only_is_recognized(tmp_path: Path) -
         pytest.skip("NOT TESTED: no image can be mounted here")
     try:
         assert not is_read_only(disk)
+        assert _takes_changes(disk)
         device = os.stat(disk).st_dev
         (block,) = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().parts[-1:]
         Path(f"/sys/fs/ext4/{block}/trigger_fs_error").write_text("1")
         assert is_read_only(disk)
+        assert not _takes_changes(disk)  # os.access() permits it
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 

@@ -1,18 +1,22 @@
 """Several logs under one directory: which ring goes where, and what is read after rings have moved."""
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
+from typing import NoReturn
 
 import pytest
 
 from bridge.source.broker_log import BrokerLog
 from edge.config.schema import Durability, Stream
 from edge.errors import EdgeError
+from edge.log import log_set
 from edge.log.log_set import LogSet, Placing
 from edge.log.offline_reader import LogView
-from persistence import LoggedRing
+from persistence import Log, LoggedRing, RecoveryReport
 from persistence.read.directories import home, logs_in, worker_of
 from ringbuf import Range, Ring
 from ringbuf.record import decode
@@ -238,3 +242,48 @@ def test_logs_of_exchanged_directories_are_read_and_reported(
             assert [tuple(it) for name in made for it in view.epochs(name)] == [(7, 0, len(expected))] * 2
     assert "log of one ring has records of others" in caplog.text
     assert "rings=b-0" in caplog.text
+
+
+def test_a_log_that_cannot_be_repaired_is_only_read_until_a_ring_needs_it(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ring that needs it prevents a start, and opens it again when its disk takes changes."""
+    recover = Log.recover
+
+    def fail(log: Log) -> RecoveryReport:
+        if log.directory == str(tmp_path / "a-0"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), log.directory)
+        return recover(log)
+
+    with rings(runtime_directory, ["a-0", "b-0"]) as made:
+        with logged(tmp_path, made, isolated=True):
+            publish(made, "a")
+        monkeypatch.setattr(Log, "recover", fail)
+        refused = LogSet(tmp_path, Placing(1, 1 << 20, 0))
+        with pytest.raises(EdgeError, match="Read-only file system"):
+            refused.open({"a-0": True, "b-0": True})
+        refused.close()
+        with logged(tmp_path, {"b-0": made["b-0"]}, isolated=True) as logs:
+            assert (payloads(logs, "a-0"), logs.ends()["a-0"]) == (["a"], (7, 1))
+            monkeypatch.undo()
+            logs.add_ring(
+                made["a-0"], Stream(name="a", topics=("t",), isolated=True, durability=Durability.DISK)
+            )
+            publish({"a-0": made["a-0"]}, "b")
+            assert payloads(logs, "a-0") == ["a", "b"]
+
+
+def test_a_log_that_can_neither_be_repaired_nor_read_prevents_a_start(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "a-0")
+
+    with rings(runtime_directory, ["a-0"]) as made, logged(tmp_path, made, isolated=True):
+        publish(made, "a")
+    monkeypatch.setattr(Log, "recover", fail)
+    monkeypatch.setattr(log_set, "recover", fail)
+    logs = LogSet(tmp_path, Placing(1, 1 << 20, 0))
+    with pytest.raises(EdgeError, match="Input/output error"):
+        logs.open({})
+    logs.close()
