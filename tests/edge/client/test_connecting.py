@@ -150,6 +150,7 @@ async def test_the_hint_of_a_redirection_has_the_other_server() -> None:
         )
         error = await connecting
     assert isinstance(error, ConnectRefused)
+    assert error.other_server == "new\x1b:1883"
     assert error.hint == "connect to 'new\\x1b:1883'", "hostile text is escaped"
 
 

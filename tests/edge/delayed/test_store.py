@@ -190,6 +190,24 @@ def test_a_flipped_bit_in_the_header_prevents_no_start(tmp_path: Path, begin: in
         assert store.renamed is not None or dumped(file) == before
 
 
+def test_a_file_with_damage_outside_of_its_header_too_is_renamed(tmp_path: Path) -> None:
+    file = tmp_path / "delayed.sqlite"
+    write_typical(file)
+    with closing(sqlite3.connect(file)) as db:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'message_due'"
+        (page,) = db.execute(query).fetchone()
+        (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
+    damaged = bytearray(file.read_bytes())
+    damaged[60] ^= 1  # user_version
+    damaged[page * page_bytes - 20 : page * page_bytes] = bytes(20)  # keys of the index
+    file.write_bytes(damaged)
+    store = DelayedStore(file, synced=False)
+    store.open()
+    store.close()
+    assert store.renamed is not None
+    assert store.renamed.read_bytes()[60:] == damaged[60:]
+
+
 def test_a_file_of_another_program_is_renamed_and_not_changed(tmp_path: Path) -> None:
     file = tmp_path / "delayed.sqlite"
     with closing(sqlite3.connect(file)) as db:
