@@ -126,6 +126,11 @@ def test_java_ends_with_a_test_that_its_limit_ends(spark: Any) -> None:
     assert java.poll() is not None
 
 
+def test_the_report_of_each_test_looks_for_its_time_limit(request: pytest.FixtureRequest) -> None:
+    implementations = request.config.hook.pytest_runtest_makereport.get_hookimpls()
+    assert pytest_runtest_makereport in [implementation.function for implementation in implementations]
+
+
 @pytest.mark.java
 @pytest.mark.timeout(400)
 def test_the_test_after_it_has_a_new_spark(spark: Any) -> None:

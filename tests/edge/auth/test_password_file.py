@@ -1,5 +1,6 @@
 """The file of users: what is read, what is refused by its line, and how one user is changed."""
 
+import base64
 import logging
 import os
 import shutil
@@ -54,6 +55,11 @@ def test_files_of_mosquitto_passwd_are_read(tmp_path, how):
     assert fits(users, "ann", b"a b")
     assert fits(users, "bob", "ü:$".encode())
     assert not fits(users, "bob", b"a b")
+
+
+def test_a_pbkdf2_entry_has_a_salt_of_the_length_that_mosquitto_reads():
+    *_, salt, _ = make_hash(b"x", "pbkdf2").split("$")
+    assert len(base64.b64decode(salt)) == 12
 
 
 @pytest.mark.mosquitto

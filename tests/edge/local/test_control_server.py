@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brim.asyncio import producer
 from edge.config.directories import control_socket
 from edge.config.schema import Local, Producer, Stream
 from edge.errors import BrokerUnreachable, ControlError, Refused
@@ -447,8 +448,10 @@ async def test_a_producer_that_may_not_be_is_refused(config, producer, stream, s
 async def test_a_producer_without_a_stream_writes_that_of_its_settings(config):
     config = msgspec.structs.replace(config, producer=(Producer(name="listed", stream="some"),))
     async with LocalBroker(config) as broker:
-        assert broker.producers.open("listed", "", uid=os.geteuid()).name == "some@listed"
-        assert broker.producers.open("other", "", uid=os.geteuid()).name == "default@other"
+        for name in ("listed", "other"):
+            async with producer(name, runtime_dir=config.runtime_dir):
+                pass
+        assert {ring.name for ring in broker.producers.all()} == {"some@listed", "default@other"}
 
 
 async def test_producers_of_other_users_must_be_listed(config):
