@@ -1,10 +1,11 @@
 """Two jobs that write one table without a lock, as in an object store: each record is there once."""
 
+import json
 import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from random import Random
@@ -41,12 +42,13 @@ each_form = pytest.mark.parametrize("form", FORMS)
 DAY_US = 86_400_000_000
 ROWS = 4  # of a batch
 SECOND_DRIVER = """
-import contextlib, sys
+import contextlib, json, sys
 from bridge.spark.jobs import bronze
 from tests.support.spark_session import start_spark
 start_spark()
 bronze.table_lock = lambda *_: contextlib.nullcontext()
-sys.exit(bronze.main(sys.argv[1:]))
+for line in sys.stdin:
+    print("status", bronze.main(json.loads(line)), flush=True)
 """
 
 
@@ -59,9 +61,34 @@ def offsets(table: Path, form: str) -> list[int]:
 # ---- two drivers ----
 
 
+@pytest.fixture(scope="module")
+def second_driver() -> Iterator[Callable[[list[str]], None]]:
+    """Run a job in another process, whose Java serves all tests: its start takes longest."""
+    command = [sys.executable, "-c", SECOND_DRIVER]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        said = process.stdout
+
+        def run(words: list[str]) -> None:
+            print(json.dumps(words), file=process.stdin, flush=True)
+            assert next((line for line in said if line.startswith("status ")), "ended") == "status 0\n"
+
+        yield run
+        process.stdin.close()
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize(("form", "step"), [("delta", "write_files"), ("iceberg", "commit")])
 def test_a_driver_that_was_cut_off_doubles_and_loses_nothing(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said, form: str, step: str
+    spark: Any,
+    second_driver: Callable[[list[str]], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Said,
+    form: str,
+    step: str,
 ) -> None:
     """Its scheduler has started the next one meanwhile, which writes the same batch and another one."""
     lake, table = tmp_path / "lake", tmp_path / "bronze"
@@ -72,7 +99,7 @@ def test_a_driver_that_was_cut_off_doubles_and_loses_nothing(
 
     def is_cut_off(*words: Any, **named: Any) -> None:
         monkeypatch.setattr(owner, step, goes_on)
-        subprocess.run([sys.executable, "-c", SECOND_DRIVER, *how], cwd=ROOT, check=True, timeout=240)
+        second_driver(how)
         goes_on(*words, **named)
 
     monkeypatch.setattr(owner, step, is_cut_off)
