@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
-SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
+SHORT_LIFE = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 """Java options: less optimization; runs of seconds are a quarter shorter. Code stays: the cache of this level
-has 48 MiB, and its sweeper takes a twentieth of the processor time."""
+has 48 MiB, and its sweeper takes a twentieth of the processor time. Classes of Spark are not verified, which
+takes 2 of the 9 s of a start."""
 
 SETTINGS = {  # no query is compiled: for a few rows that takes longer than it saves
     "spark.python.authenticate.socketTimeout": "60s",  # 15 s are short for a worker on a busy machine
