@@ -168,7 +168,7 @@ void mq_engine_free(mq_engine *engine)
     for (uint32_t i = 1; i < engine->ring_count; i++)
         if (engine->rings[i] != NULL) {
             free(engine->rings[i]->requested_topic);
-            free(engine->rings[i]->ack_gate.pending_visibility);
+            free(engine->rings[i]->ack_gate.hidden_records);
             free(engine->rings[i]);
         }
     spares_free(&engine->blocks);
@@ -233,7 +233,7 @@ void mq_ring_remove(mq_engine *engine, uint32_t index)
     }
     mq_line_leave(&ring->stale_end);
     free(ring->requested_topic);
-    free(ring->ack_gate.pending_visibility);
+    free(ring->ack_gate.hidden_records);
     *ring = (mq_ring){.kind = MQ_RING_NONE};
 }
 

@@ -12,7 +12,7 @@
  *
  * A ring that shows only durable records: they are retained and routed when durable, in the order of commits.
  * Until then a list has the position and publisher of each record.  The log blocks the writer at the durable
- * position, so the list is never longer than the ring.  mq_pending_reserve() ensures that no record is
+ * position, so the list is never longer than the ring.  mq_hidden_reserve() ensures that no record is
  * overwritten before it is routed.
  *
  * While the log of a ring takes no records, publishes wait for queue_timeout_ms and are then refused.  An
@@ -24,7 +24,7 @@
 
 #include <stdlib.h>
 
-#define PENDING_MIN 64u
+#define HIDDEN_MIN 64u
 #define VISIBLE_MAX 4096u /* records of one ring in one turn */
 
 /* ---- refusals ---- */
@@ -118,34 +118,34 @@ void mq_upstream_lost(mq_engine *engine, uint32_t index, uint64_t from, uint64_t
 
 /* ---- hidden records ---- */
 
-static mq_pending_record *pending_at(const mq_ack_gate *gate, uint32_t number)
+static mq_hidden_record *hidden_at(const mq_ack_gate *gate, uint32_t number)
 {
-    return &gate->pending_visibility[(gate->pending_first + number) & (gate->pending_capacity - 1)];
+    return &gate->hidden_records[(gate->hidden_first + number) & (gate->hidden_capacity - 1)];
 }
 
-static bool pending_grow(mq_ack_gate *gate)
+static bool hidden_grow(mq_ack_gate *gate)
 {
-    uint32_t capacity = gate->pending_capacity ? gate->pending_capacity * 2 : PENDING_MIN;
-    mq_pending_record *bigger = malloc(capacity * sizeof *bigger);
+    uint32_t capacity = gate->hidden_capacity ? gate->hidden_capacity * 2 : HIDDEN_MIN;
+    mq_hidden_record *bigger = malloc(capacity * sizeof *bigger);
     if (bigger == NULL)
         return false;
-    for (uint32_t i = 0; i < gate->pending_count; i++)
-        bigger[i] = *pending_at(gate, i);
-    free(gate->pending_visibility);
-    gate->pending_visibility = bigger;
-    gate->pending_first = 0;
-    gate->pending_capacity = capacity;
+    for (uint32_t i = 0; i < gate->hidden_count; i++)
+        bigger[i] = *hidden_at(gate, i);
+    free(gate->hidden_records);
+    gate->hidden_records = bigger;
+    gate->hidden_first = 0;
+    gate->hidden_capacity = capacity;
     return true;
 }
 
 uint64_t mq_visible_position(const mq_ring *ring)
 {
-    return ring->ack_gate.pending_count > 0 ? pending_at(&ring->ack_gate, 0)->position : ring->writer->tail;
+    return ring->ack_gate.hidden_count > 0 ? hidden_at(&ring->ack_gate, 0)->position : ring->writer->tail;
 }
 
 /* Route one hidden record.  It is unchanged in the ring: only this thread writes the ring. */
 static void make_visible(mq_engine *engine, uint32_t index, const mq_ring *ring,
-                         const mq_pending_record *hidden)
+                         const mq_hidden_record *hidden)
 {
     const rb_record *record = rb_writer_record(ring->writer, hidden->position);
     const uint8_t *bytes = (const uint8_t *)record;
@@ -153,7 +153,7 @@ static void make_visible(mq_engine *engine, uint32_t index, const mq_ring *ring,
     rb_parts parts;
     if (topic == NULL || rb_record_parts(record, bytes, record->length, &parts) != RB_OK)
         return; /* both impossible: a topic with hidden records is kept */
-    topic->pending_visibility--;
+    topic->hidden_records--;
     mq_message message = {.payload = bytes + parts.payload_position,
                           .payload_length = parts.payload_length,
                           .properties = parts.properties_length ? bytes + parts.properties_position : NULL,
@@ -177,22 +177,22 @@ static void make_some_visible(mq_engine *engine, uint32_t index, mq_ring *ring)
 {
     mq_ack_gate *gate = &ring->ack_gate;
     uint64_t durable = durable_of(ring);
-    for (uint32_t i = 0; gate->pending_count > 0; i++) {
-        mq_pending_record hidden = *pending_at(gate, 0);
+    for (uint32_t i = 0; gate->hidden_count > 0; i++) {
+        mq_hidden_record hidden = *hidden_at(gate, 0);
         if (hidden.position >= durable)
             return;
         if (i == VISIBLE_MAX) {
             engine->visible_pending = true;
             return;
         }
-        gate->pending_first = (gate->pending_first + 1) & (gate->pending_capacity - 1);
-        gate->pending_count--;
+        gate->hidden_first = (gate->hidden_first + 1) & (gate->hidden_capacity - 1);
+        gate->hidden_count--;
         make_visible(engine, index, ring, &hidden);
     }
-    if (gate->pending_capacity > PENDING_MIN) { /* after a burst, or a pause of the disk */
-        free(gate->pending_visibility);
-        gate->pending_visibility = NULL;
-        gate->pending_capacity = gate->pending_first = 0;
+    if (gate->hidden_capacity > HIDDEN_MIN) { /* after a burst, or a pause of the disk */
+        free(gate->hidden_records);
+        gate->hidden_records = NULL;
+        gate->hidden_capacity = gate->hidden_first = 0;
     }
 }
 
@@ -201,38 +201,38 @@ void mq_make_durable_visible(mq_engine *engine)
     engine->visible_pending = false;
     for (uint32_t i = 1; i < engine->ring_count; i++) {
         mq_ring *ring = engine->rings[i];
-        if (ring->kind == MQ_RING_OWN && ring->ack_gate.pending_count > 0)
+        if (ring->kind == MQ_RING_OWN && ring->ack_gate.hidden_count > 0)
             make_some_visible(engine, i, ring);
     }
 }
 
-int mq_pending_reserve(mq_engine *engine, uint32_t index, uint64_t overwrite_bytes)
+int mq_hidden_reserve(mq_engine *engine, uint32_t index, uint64_t overwrite_bytes)
 {
     mq_ring *ring = engine->rings[index];
     mq_ack_gate *gate = &ring->ack_gate;
     const rb_writer *writer = ring->writer;
-    if (gate->pending_count > 0 &&
-        writer->tail + overwrite_bytes > pending_at(gate, 0)->position + writer->capacity) {
+    if (gate->hidden_count > 0 &&
+        writer->tail + overwrite_bytes > hidden_at(gate, 0)->position + writer->capacity) {
         make_some_visible(engine, index, ring);
-        if (gate->pending_count > 0 &&
-            writer->tail + overwrite_bytes > pending_at(gate, 0)->position + writer->capacity)
+        if (gate->hidden_count > 0 &&
+            writer->tail + overwrite_bytes > hidden_at(gate, 0)->position + writer->capacity)
             return RB_FULL;
     }
-    if (gate->pending_count == gate->pending_capacity && !pending_grow(gate))
+    if (gate->hidden_count == gate->hidden_capacity && !hidden_grow(gate))
         return RB_FULL;
     return RB_OK;
 }
 
-void mq_pending_add(mq_engine *engine, mq_ring *ring, mq_topic *topic, const mq_message *message)
+void mq_hidden_add(mq_engine *engine, mq_ring *ring, mq_topic *topic, const mq_message *message)
 {
     mq_ack_gate *gate = &ring->ack_gate;
-    *pending_at(gate, gate->pending_count++) = (mq_pending_record){
+    *hidden_at(gate, gate->hidden_count++) = (mq_hidden_record){
         .position = ring->writer->claim_at,
         .topic = mq_handle(&topic->item),
         .publisher = message->publisher ? mq_handle(&message->publisher->item) : 0,
         .owner = mq_owner_reference(message->flags & RB_FLAG_RETAIN ? message->owner : NULL),
         .author = mq_author_reference(message->flags & RB_FLAG_RETAIN ? message->author : NULL)};
-    topic->pending_visibility++;
+    topic->hidden_records++;
     if (message->flags & RB_FLAG_RETAIN)
         mq_retained_promise(engine, topic, message, 1);
     engine->matched = topic->route_count; /* approximate: subscribers at the time of routing get it */

@@ -11,12 +11,12 @@
 
 typedef struct mq_engine mq_engine;
 
-typedef struct mq_pending_record { /* a hidden record, not routed until it is durable */
+typedef struct mq_hidden_record { /* a hidden record, not routed until it is durable */
     uint64_t position;
     uint64_t topic, publisher; /* handles; publisher 0: not a client */
     struct mq_owner *owner;    /* quota owner of the reserved space of the retained message; NULL: none */
     struct mq_author *author;  /* publisher of the retained message; NULL: none */
-} mq_pending_record;
+} mq_hidden_record;
 
 typedef struct mq_ack_gate {
     uint8_t event;   /* MQ_GATE_*: event that acknowledgements of its records wait for */
@@ -25,8 +25,8 @@ typedef struct mq_ack_gate {
     uint64_t refused_since_ms;
     bool upstream_reported; /* the sinks have reported their progress */
     uint64_t upstream_end;  /* offset below which they have all records, or lost them */
-    mq_pending_record *pending_visibility; /* circular buffer; NULL: none */
-    uint32_t pending_first, pending_count, pending_capacity; /* capacity: a power of two */
+    mq_hidden_record *hidden_records; /* circular buffer; NULL: none */
+    uint32_t hidden_first, hidden_count, hidden_capacity; /* capacity: a power of two */
 } mq_ack_gate;
 
 typedef enum mq_ack_status { /* state of a record whose acknowledgement waits */
@@ -85,9 +85,9 @@ void mq_receipts_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t 
 
 /* Prepare the append of a record, which overwrites at most `overwrite_bytes`, to a ring that hides records.
  * RB_OK: the record can be remembered, and no hidden record is overwritten; RB_FULL. */
-int mq_pending_reserve(mq_engine *engine, uint32_t index, uint64_t overwrite_bytes);
-void mq_pending_add(mq_engine *engine, struct mq_ring *ring, struct mq_topic *topic,
-                    const struct mq_message *message);
+int mq_hidden_reserve(mq_engine *engine, uint32_t index, uint64_t overwrite_bytes);
+void mq_hidden_add(mq_engine *engine, struct mq_ring *ring, struct mq_topic *topic,
+                   const struct mq_message *message);
 /* Position up to which an own ring's records have been routed. */
 uint64_t mq_visible_position(const struct mq_ring *ring);
 /* Retain and route the records that have become durable.  Sets engine->visible_pending if more than one

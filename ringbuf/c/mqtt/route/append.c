@@ -62,7 +62,7 @@ int mq_append_check(mq_engine *engine, const mq_topic *topic, const mq_message *
     if (saved != RB_OK)
         return saved;
     bool has_hidden = ring->ack_gate.visible_when_durable &&
-                      mq_pending_reserve(engine, topic->ring, overwrite_bytes) != RB_OK;
+                      mq_hidden_reserve(engine, topic->ring, overwrite_bytes) != RB_OK;
     int result = has_hidden ? RB_FULL : rb_can_claim(ring->writer, message->payload_length, prefix);
     return result == RB_FULL ? append_full(engine, ring, prefix, message, has_hidden) : result;
 }
@@ -90,7 +90,7 @@ static uint64_t append(mq_engine *engine, mq_topic *topic, const mq_message *mes
     if (ring->stale_end.line == NULL)
         mq_line_add(&engine->rings_to_announce, &ring->stale_end);
     if (ring->ack_gate.visible_when_durable) {
-        mq_pending_add(engine, ring, topic, message);
+        mq_hidden_add(engine, ring, topic, message);
         return mq_ack_waits_for(ring);
     }
     if (message->flags & RB_FLAG_RETAIN)

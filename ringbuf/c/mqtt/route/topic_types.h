@@ -38,7 +38,7 @@ struct mq_topic {
     bool used;       /* used since the clock hand last passed */
     bool changed;    /* in engine->retained_changed: retained message set or removed */
     uint32_t hash, key_hash;
-    uint32_t pending_visibility; /* hidden records that wait to become durable; keep the topic */
+    uint32_t hidden_records; /* that wait to become durable; they keep the topic */
     uint8_t *name;
     mq_route *routes;
     uint32_t route_count, route_capacity;

@@ -128,7 +128,7 @@ static mq_topic *next_unused(mq_engine *engine, uint32_t *steps, bool spare_prod
         engine->clock_hand = (engine->clock_hand + 1) % engine->topics.created;
         --*steps;
         if (!(topic->item.generation & 1) || topic->retained != NULL || topic->changed ||
-            topic->pending_visibility > 0 || engine->retained_unlisted)
+            topic->hidden_records > 0 || engine->retained_unlisted)
             continue;
         if (!topic->used && !(spare_produced && is_in_producer_ring(engine, topic)))
             return topic;
