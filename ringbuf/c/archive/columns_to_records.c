@@ -67,7 +67,7 @@ static bool read_row(const rb_archive_rows *in, uint64_t index, row *out)
     return out->span % RB_RECORD_ALIGN == 0;
 }
 
-/* The key of a record that is kept verbatim is in there: that of the column may be masked. */
+/* A record that is kept verbatim has its own key: the key in the column may be masked. */
 static bool read_verbatim(row *source)
 {
     rb_record header;

@@ -22,7 +22,8 @@
 #define TICK_MAX (1ull << 42)        /* 1 MHz */
 #define FAILURES_MAX 8u              /* after these the counter is not used any more */
 
-/* True if the counter runs while the processor sleeps, and at the same rate at each speed of it. */
+/* True if the counter is invariant: it has one rate at all clock speeds, and runs while the processor
+ * sleeps. */
 static bool never_stops(void)
 {
 #if defined(__x86_64__)

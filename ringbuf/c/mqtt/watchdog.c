@@ -31,10 +31,10 @@ static uint64_t load(const uint64_t *word)
     return __atomic_load_n(word, __ATOMIC_RELAXED); /* each word is compared only with itself */
 }
 
-static bool is_over(const mq_watchdog *dog)
+static bool is_over(const mq_watchdog *watchdog)
 {
-    struct pollfd over = {.fd = dog->over_fd, .events = POLLIN};
-    return poll(&over, 1, (int)dog->tick_ms) > 0;
+    struct pollfd over = {.fd = watchdog->over_fd, .events = POLLIN};
+    return poll(&over, 1, (int)watchdog->tick_ms) > 0;
 }
 
 static bool put(const char *text, size_t size)
@@ -43,70 +43,70 @@ static bool put(const char *text, size_t size)
     return poll(&output, 1, OUTPUT_WAIT_MS) > 0 && write(STDERR_FILENO, text, size) > 0;
 }
 
-void mq_watchdog_show_stacks(const mq_watchdog *dog)
+void mq_watchdog_show_stacks(const mq_watchdog *watchdog)
 {
     char part[PART_BYTES];
     ssize_t size = 0;
-    for (off_t at = 0; (size = pread(dog->stacks_fd, part, sizeof(part), at)) > 0; at += size) {
+    for (off_t at = 0; (size = pread(watchdog->stacks_fd, part, sizeof(part), at)) > 0; at += size) {
         if (!put(part, (size_t)size))
             break;
     }
-    if (ftruncate(dog->stacks_fd, 0) != 0)
+    if (ftruncate(watchdog->stacks_fd, 0) != 0)
         return; /* the next report repeats this one */
 }
 
 /* End the process at once, as with kill -9: acknowledged records are in the rings, and no other state of this
  * process is reliable. */
-static void end(const mq_watchdog *dog)
+static void end(const mq_watchdog *watchdog)
 {
     char text[PART_BYTES];
     int size = snprintf(text, sizeof(text), "the MQTT thread is stuck: the process ends with status %d\n",
-                        dog->status);
+                        watchdog->status);
     put(text, (size_t)size);
-    _exit(dog->status);
+    _exit(watchdog->status);
 }
 
 /* True if the thread was stuck and runs again. */
-static bool is_back(mq_watchdog *dog, uint64_t pulse)
+static bool is_back(mq_watchdog *watchdog, uint64_t pulse)
 {
-    bool stays = pulse == dog->seen_pulse && pulse != 0 && pulse % 2 == 0;
-    uint32_t was = dog->stuck_ticks;
-    dog->seen_pulse = pulse;
-    dog->stuck_ticks = stays ? was + 1 : 0;
-    if (dog->stuck_ticks == dog->report_ticks) {
-        raise(dog->signal);
-        mq_watchdog_show_stacks(dog);
+    bool stays = pulse == watchdog->seen_pulse && pulse != 0 && pulse % 2 == 0;
+    uint32_t was = watchdog->stuck_ticks;
+    watchdog->seen_pulse = pulse;
+    watchdog->stuck_ticks = stays ? was + 1 : 0;
+    if (watchdog->stuck_ticks == watchdog->report_ticks) {
+        raise(watchdog->signal);
+        mq_watchdog_show_stacks(watchdog);
     }
-    if (dog->stuck_ticks == dog->exit_ticks)
-        end(dog);
-    dog->was_stuck_ticks = was;
-    return !stays && was >= dog->report_ticks;
+    if (watchdog->stuck_ticks == watchdog->exit_ticks)
+        end(watchdog);
+    watchdog->was_stuck_ticks = was;
+    return !stays && was >= watchdog->report_ticks;
 }
 
 /* Check the service of clients.  MQ_WATCH_OVER: no change. */
-static int serving(mq_watchdog *dog, uint64_t waiting, uint64_t bytes)
+static int serving(mq_watchdog *watchdog, uint64_t waiting, uint64_t bytes)
 {
-    bool stays = waiting > 0 && bytes == dog->seen_bytes, was = dog->unserved_since_ticks > 0;
-    dog->seen_bytes = bytes;
-    dog->unserved_ticks = stays ? dog->unserved_ticks + 1 : 0;
+    bool stays = waiting > 0 && bytes == watchdog->seen_bytes, was = watchdog->unserved_since_ticks > 0;
+    watchdog->seen_bytes = bytes;
+    watchdog->unserved_ticks = stays ? watchdog->unserved_ticks + 1 : 0;
     if (!stays) {
-        dog->unserved_since_ticks = 0;
+        watchdog->unserved_since_ticks = 0;
         return was ? MQ_WATCH_SERVED : MQ_WATCH_OVER;
     }
-    if (dog->unserved_ticks < dog->serve_ticks)
+    if (watchdog->unserved_ticks < watchdog->serve_ticks)
         return MQ_WATCH_OVER;
-    dog->unserved_since_ticks += dog->unserved_ticks;
-    dog->unserved_ticks = 0;
+    watchdog->unserved_since_ticks += watchdog->unserved_ticks;
+    watchdog->unserved_ticks = 0;
     return MQ_WATCH_UNSERVED;
 }
 
-int mq_watchdog_watch(const mq_engine *engine, mq_watchdog *dog)
+int mq_watchdog_watch(const mq_engine *engine, mq_watchdog *watchdog)
 {
-    while (!is_over(dog)) {
-        if (is_back(dog, load(&engine->pulse.beat)))
+    while (!is_over(watchdog)) {
+        if (is_back(watchdog, load(&engine->pulse.beat)))
             return MQ_WATCH_STUCK;
         uint64_t bytes = load(&engine->counters.bytes_in) + load(&engine->counters.bytes_out);
-        int seen = serving(dog, load(&engine->pulse.waiting), bytes);
+        int seen = serving(watchdog, load(&engine->pulse.waiting), bytes);
         if (seen != MQ_WATCH_OVER)
             return seen;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Receipts: which QoS 2 messages of a session the sinks may not have yet, at durability `upstream`.
+ * Receipts: a QoS 2 message has one until the sinks have its record, at durability `upstream`.
  *
  * Without a receipt, a repeated PUBLISH would only be known by its packet identifier.  Its record may be
  * lost, also while the client is away: then the identifier is freed, and the repetition is stored as a new

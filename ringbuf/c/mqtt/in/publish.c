@@ -135,7 +135,7 @@ static bool drop(mq_engine *engine, mq_connection *connection, const publish *pu
     return true;
 }
 
-static void stored(mq_connection *connection, const mq_topic *topic)
+static void full_ring_clear(mq_connection *connection, const mq_topic *topic)
 {
     if (connection->full_ring == topic->ring)
         connection->full_ring = 0;
@@ -253,7 +253,7 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
     if (!mark_once(engine, connection->session, topic, publish))
         return pause_for_room(engine, connection);
     uint64_t waits_for = mq_append_checked(engine, topic, &publish->message);
-    stored(connection, topic);
+    full_ring_clear(connection, topic);
     connection->unfinished++;
     acknowledge(engine, connection, publish, topic->ring, waits_for, MQ_REASON_SUCCESS);
     return true;
@@ -290,7 +290,7 @@ static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic,
     int result = mq_append(engine, topic, &publish->message, &waits_for);
     if (result != RB_OK)
         return append_failed(engine, connection, topic, publish, result);
-    stored(connection, topic);
+    full_ring_clear(connection, topic);
     if (publish->qos == 1)
         acknowledge(engine, connection, publish, topic->ring, waits_for,
                     engine->matched == 0 ? MQ_REASON_NO_MATCHING_SUBSCRIBERS : MQ_REASON_SUCCESS);

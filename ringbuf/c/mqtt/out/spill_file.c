@@ -134,7 +134,7 @@ static uint32_t run_find(mq_spill *spill, uint32_t units)
 
 /* Store the length of an extent with its check word.  A broker killed between the two stores leaves an extent
  * that is searched for copies; any copies found there are valid. */
-static void units_say(const mq_spill *spill, mq_extent_header *header, uint32_t units)
+static void store_units(const mq_spill *spill, mq_extent_header *header, uint32_t units)
 {
     uint32_t check = rb_crc32c(spill->seed, &units, sizeof units);
     if (units == 0)
@@ -150,7 +150,7 @@ static void extent_begin(mq_spill *spill, uint32_t unit, uint32_t units, bool sm
     store_last(header + 1, 0); /* no copy follows yet */
     header->used = sizeof *header;
     header->zeros = 0;
-    units_say(spill, header, units);
+    store_units(spill, header, units);
     for (uint32_t i = 1; i < units; i++)
         spill->extents[unit + i].state = MQ_EXTENT_INSIDE;
     spill->extents[unit] = (mq_extent){
@@ -219,7 +219,7 @@ static void reclaim(mq_engine *engine, uint32_t unit)
     mq_spill *spill = &engine->spill;
     mq_extent *extent = &spill->extents[unit];
     uint32_t units = extent->units;
-    units_say(spill, header_of(spill, unit), 0);
+    store_units(spill, header_of(spill, unit), 0);
     if (extent->small && spill->spares.count < SPARES_MAX) {
         *extent = (mq_extent){.units = 1, .state = MQ_EXTENT_SPARE};
         mq_list_add(&spill->spares, unit);

@@ -178,8 +178,8 @@ void mq_retained_save_begin(mq_engine *engine, bool all)
             engine->rings[i]->retained_saved = engine->rings[i]->writer->tail;
 }
 
-/* A record without a payload: no retained message. */
-static rb_record nothing_of(const mq_engine *engine, const mq_topic *topic)
+/* A record without a payload: the topic has no retained message any more. */
+static rb_record removal_of(const mq_engine *engine, const mq_topic *topic)
 {
     return (rb_record){.length = rb_payload_position(topic->length, 0),
                        .timestamp_ns = engine->now_ns,
@@ -191,7 +191,7 @@ static rb_record nothing_of(const mq_engine *engine, const mq_topic *topic)
 static uint32_t change_bytes(const mq_engine *engine, const mq_topic *topic)
 {
     return (uint32_t)rb_span(topic->retained != NULL ? topic->retained->record.length
-                                                     : nothing_of(engine, topic).length);
+                                                     : removal_of(engine, topic).length);
 }
 
 static void put_change(const mq_engine *engine, const mq_topic *topic, uint8_t *to)
@@ -200,9 +200,9 @@ static void put_change(const mq_engine *engine, const mq_topic *topic, uint8_t *
         memcpy(to, &topic->retained->record, topic->retained->record.length);
         return;
     }
-    rb_record nothing = nothing_of(engine, topic);
-    memcpy(to, &nothing, sizeof nothing);
-    memcpy(to + sizeof nothing, topic->name, topic->length);
+    rb_record removal = removal_of(engine, topic);
+    memcpy(to, &removal, sizeof removal);
+    memcpy(to + sizeof removal, topic->name, topic->length);
 }
 
 /* ---- publishers of retained messages ---- */
