@@ -50,7 +50,7 @@ class DeferredDecisions:
         self.call = call
         self._clock = clock
         self._slice_ends_s = clock()
-        self._lines: dict[Hashable, deque[tuple[int, Steps[None]]]] = {}  # owner -> (connection, steps)
+        self._queues: dict[Hashable, deque[tuple[int, Steps[None]]]] = {}  # owner -> (connection, steps)
         self._turns: deque[Hashable] = deque()  # owners with unfinished steps
         self._called = False  # True if _run_turns() is scheduled
         self._waits = False  # True while steps wait for room in the journal
@@ -119,16 +119,16 @@ class DeferredDecisions:
 
         Steps of one `owner` run in their order.
         """
-        line = self._lines.get(owner)
-        may_begin = line is None and self._clock() < self._slice_ends_s
+        queue = self._queues.get(owner)
+        may_begin = queue is None and self._clock() < self._slice_ends_s
         if may_begin and not self._must_wait() and self._has_ended(connection, steps):
             return
         if connection:
             self._pause(connection)
-        if line is not None:
-            line.append((connection, steps))
+        if queue is not None:
+            queue.append((connection, steps))
             return
-        self._lines[owner] = deque(((connection, steps),))
+        self._queues[owner] = deque(((connection, steps),))
         self._turns.append(owner)
         if len(self._turns) == 1:
             self._call_again()
@@ -173,15 +173,15 @@ class DeferredDecisions:
         slice_ends_s = self._clock() + SLICE_S
         while self._turns and not self._must_wait():
             owner = self._turns.popleft()
-            line = self._lines[owner]
-            connection, steps = line[0]
+            queue = self._queues[owner]
+            connection, steps = queue[0]
             if self._has_ended(connection, steps):
-                line.popleft()
+                queue.popleft()
                 self._count_answer(connection)
-            if line:
+            if queue:
                 self._turns.append(owner)
             else:
-                del self._lines[owner]
+                del self._queues[owner]
             if self._clock() >= slice_ends_s:
                 break
         self._waits = bool(self._turns) and self._must_wait()

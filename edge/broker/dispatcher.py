@@ -144,7 +144,7 @@ class Broker:
         self._clock = clock
         self._permissions = Authorization(engine, authenticator, enhanced, access, tenants)
         self._pending = DeferredDecisions(engine, call, self._run_guarded)
-        self.router.later = lambda steps: self._pending.work(0, object(), steps)
+        self.router.run_later = lambda steps: self._pending.work(0, object(), steps)
         self.retained.may_publish = self._may_publish
         self._connecting = ConnectHandler(
             engine, self.clients, self.sessions, self._permissions, self._pending, self.limits

@@ -2,7 +2,7 @@
 
 Owns the rules for new topics and the subscriptions, and keeps the engine's routes equal to them. The routes
 of a topic are made when the topic is first used, and changed when a matching subscription is added or
-removed. Never runs once per message.
+removed. Not called for each message.
 
 The engine's parser makes topics by the rules of `streams` (ringbuf/c/mqtt/route/new_topics.c). A topic about
 which those rules do not decide is an event, and made here.
@@ -105,7 +105,7 @@ class Router:
         self.delay_max_s = 0  # of messages to $delayed/SECONDS/TOPIC; 0: that topic is reserved
         self.routes = SessionRoutes(engine)
         # Runs steps for which no client waits.
-        self.later: Callable[[Steps[None]], object] = at_once
+        self.run_later: Callable[[Steps[None]], object] = at_once
         self._tree = SubscriptionTree(engine)
         # the rules by which the engine decides as may_receive(), and the prefix of names, if it can
         self.receive_rules: Callable[[Session], tuple[bytes, bytes] | None] = lambda session: None
@@ -113,7 +113,7 @@ class Router:
         self._groups: dict[str, SharedGroup] = {}  # $share/<group>/<filter> -> group
         self._journal = journal
         self._table_size = 0  # lower bound of the size of the engine's table of topics
-        self._aged_s = 0.0  # time of the last search for idle topics
+        self._searched_s = 0.0  # time of the last search for idle topics
         self.subscription_count = 0  # of all sessions
         self._counters = counters_of(engine)
         self.apply_limits(limits, queues)
@@ -202,14 +202,16 @@ class Router:
         if is_share(topic_filter):
             yield from self._join(session, topic_filter, options)
             return known is None
-        session.marked += _marks(options) - _marks(known)
+        session.not_plain += _not_plain(options) - _not_plain(known)
         self._tree.add(topic_filter, session.handle, options)
         yield from self._add(session, topic_filter, options, only_adds=_only_adds(known, options))
         return known is None
 
     def subscribe_plain(self, session: Session, filters: list[str], qos: bytes, more_bytes: int) -> list[str]:
-        """Add new subscriptions to plain filters (Engine.filters_add) of a session without marked ones, which
-        may receive all their topics. Returns the filters whose topic has a retained message.
+        """Add new subscriptions to plain filters (Engine.filters_add), and return those whose topic has a
+        retained message.
+
+        Every subscription of the session must be plain, and no rule may deny it a topic of the filters.
         """
         retaining = self._engine.filters_add(filters, qos, session.handle)
         session.subscriptions.add_new(filters, qos)
@@ -224,7 +226,7 @@ class Router:
     def _add(self, session: Session, topic_filter: str, options: int, *, only_adds: bool) -> Steps[None]:
         """Make the routes of a subscription of `session`. `only_adds`: True if it takes no route away."""
         if (
-            session.marked == 0
+            session.not_plain == 0
             and only_adds
             and self.routes.allowed_filters_of(session, topic_filter).certain
         ):
@@ -247,8 +249,9 @@ class Router:
         return removed
 
     def unsubscribe_plain(self, session: Session, topic_filters: Sequence[str]) -> Steps[list[bool]]:
-        """As unsubscribing(), for a session without marked subscriptions that may receive all topics. Filters
-        whose topics match very many others of the session are removed in steps.
+        """As unsubscribing(), for a session that has only plain subscriptions and may receive all topics.
+
+        Filters whose topics match very many others of the session are removed in steps.
         """
         done = self._engine.filters_remove(list(topic_filters), session.handle)
         if removed := list(itertools.compress(topic_filters, done)):
@@ -270,7 +273,7 @@ class Router:
             yield from self._leave(session, topic_filter)
             return
         self._engine.stop_retained(session.handle, topic_filter.encode())
-        session.marked -= _marks(options)
+        session.not_plain -= _not_plain(options)
         self._tree.remove(topic_filter, session.handle)
         yield from self.routes.recompute_routes(session, topic_filter, self._tree.matching)
 
@@ -286,11 +289,11 @@ class Router:
             leaving = self._leave(session, topic_filter)
             # the engine must be notified before the session is closed
             if next(leaving, _ENDED) is not _ENDED:
-                self.later(leaving)
+                self.run_later(leaving)
         own = [plain_filter for plain_filter in session.subscriptions if not is_share(plain_filter)]
         self._count_filters(session, -len(session.subscriptions), -session.filters_bytes)
         session.subscriptions.clear()
-        self.later(self._forgetting(session, own))
+        self.run_later(self._forgetting(session, own))
 
     def _count_filters(self, session: Session, more: int, more_bytes: int) -> None:
         self.subscription_count += more
@@ -368,7 +371,9 @@ class Router:
         for topics in self.routes.pieces(topic_filter, few=self.may_receive is not None):
             denied: array[int] = array("I")
             if not self._gets_all(group, topic_filter):
-                denied.extend(topic for topic in topics if not self._may_have(group, topic))
+                denied.extend(
+                    topic for topic in topics if not self._may_receive(group, self.routes.name_of(topic))
+                )
             self._engine.routes_drop(denied, group.handle, 0)
             self._engine.routes_set(array("I", set(topics).difference(denied)), group.handle, OF_GROUP)
             yield
@@ -446,7 +451,7 @@ class Router:
         if self.may_receive is None or not (names := self._engine.queue_names(target.handle)):
             return
         denied = {name: not self._may_receive(target, name.decode(errors="replace")) for name in set(names)}
-        self._engine.queue_name(target.handle, bytes(denied[name] for name in names))
+        self._engine.queue_resolve_names(target.handle, bytes(denied[name] for name in names))
 
     def _denied(self, target: Session | SharedGroup, topics: bytes) -> array[int]:
         """Those of `topics` that a session, or a member of a group, may not receive."""
@@ -454,13 +459,10 @@ class Router:
         denied: array[int] = array("I")
         for rules in map(self.receive_rules, members) if topics else ():
             if rules is None:
-                return array("I", (it for it in set(array("I", topics)) if not self._may_have(target, it)))
+                names = {topic: self.routes.name_of(topic) for topic in array("I", topics)}
+                return array("I", (it for it, name in names.items() if not self._may_receive(target, name)))
             denied.frombytes(self._engine.topics_denied(topics, *rules))
         return denied
-
-    def _may_have(self, target: Session | SharedGroup, topic: int) -> bool:
-        """True if `target` may receive the topic."""
-        return self._may_receive(target, self.routes.name_of(topic))
 
     # ---- routes ----
 
@@ -492,9 +494,9 @@ class Router:
             return math.inf
         idle_s = self.limits.topics_idle_s
         pause_s = min(IDLE_SEARCH_PAUSE_S, idle_s * IDLE_SEARCH_MAX / self._table_size)
-        if now_s < self._aged_s + pause_s:
-            return self._aged_s + pause_s
-        passed_s, self._aged_s = now_s - self._aged_s, now_s
+        if now_s < self._searched_s + pause_s:
+            return self._searched_s + pause_s
+        passed_s, self._searched_s = now_s - self._searched_s, now_s
         places = self._table_size * min(passed_s / idle_s, 1.0)
         self._engine.topics_age(min(math.ceil(places), IDLE_SEARCH_MAX))
         return now_s + pause_s
@@ -516,8 +518,8 @@ def plain_bytes(filters: list[str]) -> int:
     return len(text.encode()) + 1 + text.count("/") * LEVEL_BYTES + len(filters) * (LEVEL_BYTES - 1)
 
 
-def _marks(options: int | None) -> int:
-    """1 for a subscription that does more than raise a QoS: the routes of its session must be computed."""
+def _not_plain(options: int | None) -> int:
+    """1 for a subscription that is no-local or has an identifier: routes of its session must be computed."""
     return 0 if options is None or is_plain(options) else 1
 
 

@@ -55,7 +55,7 @@ class Session(Struct, eq=False, gc=False):
     connection: int = 0
     subscriptions: SessionFilters = field(default_factory=SessionFilters)
     filters_bytes: int = 0  # of all filters, as edge.broker.router.filter_bytes() counts
-    marked: int = 0  # number of subscriptions that are no-local or have an identifier
+    not_plain: int = 0  # number of subscriptions that are no-local or have an identifier
     # filters of which the client may not have all retained messages; True: the engine sends them now
     sends_retained: dict[str, bool] | None = None
     kept: bool = False  # True if edge.session_store writes its changes to the journal

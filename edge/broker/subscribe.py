@@ -157,7 +157,7 @@ class SubscribeHandler:
     def _is_plain(self, client: ConnectedClient) -> bool:
         """True if the routes of the client's session follow from its filters and their QoS only."""
         session = client.session
-        return session.marked == 0 and not session.ended and self._permissions.receives_all(session)
+        return session.not_plain == 0 and not session.ended and self._permissions.receives_all(session)
 
     def _authorize_filters(self, client: ConnectedClient, decoding: Steps[Subscribe]) -> Steps[None]:
         """Authorize each filter once."""

@@ -4,7 +4,7 @@ Owns the latest changes of filters, by which a match that took several steps is 
 (edge.mqtt.topic_filters) and within the broker's limits of length and levels.
 
 A topic is matched against the filters once, when it is first used: by the parser, or here. A new filter is
-matched against the known topics once, when it is subscribed. Neither happens once per message.
+matched against the known topics once, when it is subscribed. Neither happens for each message.
 """
 
 from __future__ import annotations

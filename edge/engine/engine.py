@@ -404,8 +404,11 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
     def queue_names(self, session: int, /) -> list[bytes]:
         """Topic names of the waiting records in memory whose topic was not known to the table."""
 
-    def queue_name(self, session: int, denied: bytes, /) -> None:
-        """Answer to queue_names(), a byte for each name: 1 drops the record, counted as denied."""
+    def queue_resolve_names(self, session: int, denied: bytes, /) -> None:
+        """Drop the records of denied names, and give the others the topic of their name.
+
+        `denied`: a byte for each of queue_names(); 1: dropped, and counted as denied.
+        """
 
     def retain(
         self,

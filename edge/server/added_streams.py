@@ -162,7 +162,7 @@ async def _move_topics(core: MqttServer) -> None:
             loop.call_soon_threadsafe(moved.set)
 
     router = core.listener.broker.router
-    core.listener.call(lambda: router.later(router.rings.moving_topics(done)))
+    core.listener.call(lambda: router.run_later(router.rings.moving_topics(done)))
     try:
         await asyncio.wait_for(moved.wait(), MOVE_MAX_S)
     except TimeoutError:

@@ -548,7 +548,7 @@ static PyMethodDef engine_methods[] = {
     {"topics_denied", FAST(engine_topics_denied), "(topics, rules, prefix) -> those that the rules deny"},
     {"queue_purge", FAST(engine_queue_purge), "(session, topics) -> how many were taken back"},
     {"queue_names", ONE(engine_queue_names), "(session) -> names of what waits without a topic"},
-    {"queue_name", FAST(engine_queue_name), "(session, denied): a byte for each of queue_names()"},
+    {"queue_resolve_names", FAST(engine_queue_resolve_names), "(session, denied): a byte for each name"},
     {"topics_retaining", ONE(engine_topics_retaining), "(topics) -> those of them that retain something"},
     {"topics", NONE(engine_topics), "() -> all, as uint32"},
     {"routes_clear", ONE(engine_routes_clear), "(topic)"},

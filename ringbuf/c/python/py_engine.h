@@ -162,7 +162,7 @@ PyObject *engine_queue_topics(engine_object *self, PyObject *argument);
 PyObject *engine_topics_denied(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_queue_names(engine_object *self, PyObject *argument);
-PyObject *engine_queue_name(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_queue_resolve_names(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topics_retaining(engine_object *self, PyObject *argument);
 
 /* py_connect.c */

@@ -144,11 +144,11 @@ static Py_ssize_t apply_verdicts(mq_engine *engine, mq_session *session, bool be
     mq_frame frame;
     mq_walk walk = {0};
     while (at < denied->length && mq_queue_next_unnamed(engine, session, before_log, &walk, &frame))
-        mq_queue_name(engine, session, &walk, &frame, ((const char *)denied->bytes)[at++] != 0);
+        mq_queue_resolve_name(engine, session, &walk, &frame, ((const char *)denied->bytes)[at++] != 0);
     return at;
 }
 
-PyObject *engine_queue_name(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_queue_resolve_names(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_session *session;
     HELD_VIEW denied = {0};

@@ -256,7 +256,7 @@ def test_a_session_that_ends_meanwhile_leaves_no_filter_behind(slow: Bench) -> N
     assert slow.engine.match_step(match, 1_000)
     assert not slow.engine.match_sessions(match)
     assert slow.broker.router.shared_count == 0
-    assert not slow.broker._pending._lines
+    assert not slow.broker._pending._queues
 
 
 def test_rules_that_change_meanwhile_hold_for_every_topic(slow: Bench) -> None:

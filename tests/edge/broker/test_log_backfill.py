@@ -98,7 +98,7 @@ def test_names_are_examined_up_to_the_first_record_of_the_log_and_all_of_a_group
         assert bench.engine.queue_names(session.handle) == []
         in_memory = len(bench.records())
         assert bench.engine.queue_names(group.handle) == [b"t/a"] * in_memory
-        bench.engine.queue_name(group.handle, b"\1" * in_memory)
+        bench.engine.queue_resolve_names(group.handle, b"\1" * in_memory)
         assert bench.engine.queue_names(group.handle) == []
         assert numbers(cold, back(bench, "sleeper")) == list(range(2 * LAPS))
 

@@ -66,8 +66,8 @@ bool mq_queue_next_unnamed(mq_engine *engine, const mq_session *session, bool be
     return false;
 }
 
-void mq_queue_name(mq_engine *engine, mq_session *session, const mq_walk *walk, const mq_frame *frame,
-                   bool is_denied)
+void mq_queue_resolve_name(mq_engine *engine, mq_session *session, const mq_walk *walk,
+                           const mq_frame *frame, bool is_denied)
 {
     mq_entry entry = mq_entry_at(walk->at);
     const mq_topic *topic = mq_topic_find(engine, frame->topic, frame->topic_length);

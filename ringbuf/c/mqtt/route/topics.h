@@ -123,8 +123,8 @@ struct mq_frame;
 bool mq_queue_next_unnamed(mq_engine *engine, const mq_session *session, bool before_log, mq_walk *walk,
                            struct mq_frame *frame);
 /* Remove that entry, or give it the topic of its name if the table has the name. */
-void mq_queue_name(mq_engine *engine, mq_session *session, const mq_walk *walk, const struct mq_frame *frame,
-                   bool is_denied);
+void mq_queue_resolve_name(mq_engine *engine, mq_session *session, const mq_walk *walk,
+                           const struct mq_frame *frame, bool is_denied);
 
 /* retained_delivery.c */
 typedef struct mq_retained_scope { /* `topics`, or all topics that the filter matches */
