@@ -191,7 +191,7 @@ class LogState(Struct):
         self.reason = reason
         self._set(read_only)
 
-    def works(self) -> None:
+    def recovered(self) -> None:
         """Record a success."""
         self.failures, self.reason, self.since_ns = 0, "", 0
         self._set(False)

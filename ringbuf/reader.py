@@ -136,16 +136,16 @@ class Reader(CReader):
             if not arrived.done():
                 arrived.set_result(None)
 
-        def ring() -> None:
+        def wake() -> None:
             with suppress(RuntimeError):  # the loop was closed during the wait
                 loop.call_soon_threadsafe(arrive)
 
         wakeup = WakeupThread.of_process()
-        wakeup.watch(self, ring)
+        wakeup.watch(self, wake)
         try:
             await arrived
         finally:
-            wakeup.unwatch(self, ring)
+            wakeup.unwatch(self, wake)
         if not self.open:
             raise RingClosed("reader")
 

@@ -400,7 +400,7 @@ class Ring:
         self._require_open()
         return self._memory.pointer, self._cursor_memory.pointer, self._local_memory.pointer
 
-    def rings(self, wakeup: Any, index: int) -> None:
+    def set_wakeup(self, wakeup: Any, index: int) -> None:
         """Have the writer signal `wakeup` (an rb_wakeup) as number `index` at each publish; None: stop."""
         self._wakeup = None if wakeup is None else (wakeup, index)
         if wakeup is not None and wakeup not in self._wakeups:

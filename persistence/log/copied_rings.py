@@ -66,7 +66,7 @@ class CopiedRing:
     def durable(self, position: int) -> None:
         """No effect: the header belongs to another process."""
 
-    def rings(self, wakeup: object, index: int) -> None:
+    def set_wakeup(self, wakeup: object, index: int) -> None:
         """No effect: no thread is signalled; readers sleep on the ring (CopiedRingsWriter.run())."""
 
     def followed_by(self, reader: Reader) -> None:

@@ -194,7 +194,7 @@ class Log(SealedSegments):
             self._prove_found()
         if self._active is not None:
             with suppress(OSError):
-                self._end_well(self._active)
+                self._close_cleanly(self._active)
             if self._active is not None:
                 self._active.close()
                 self.commit.leave()
@@ -205,7 +205,7 @@ class Log(SealedSegments):
             self.files.close(self._lock)
             self._lock = None
 
-    def _end_well(self, active: ActiveSegment) -> None:
+    def _close_cleanly(self, active: ActiveSegment) -> None:
         """Write the last catalogue, cut the segment at its end, and save the checkpoint.  Raises OSError."""
         proves = not self.queued
         if proves:

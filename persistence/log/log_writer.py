@@ -178,7 +178,7 @@ class LogWriter:
         self._commit.add(reader, joined.c, copied=self.copies)
         if ahead:
             self.log.append(ring_id, ahead, joined.c, self._clock_ns())
-        ring.rings(self._commit.wakeup, joined.c.index)
+        ring.set_wakeup(self._commit.wakeup, joined.c.index)
         ring.followed_by(reader)
         reader.release(position - position % ring.chunk_bytes)
         if not self.log.carries:  # otherwise the next segment publishes it, which begins with these records
@@ -309,7 +309,7 @@ class LogWriter:
                 skipped = code == lib.RB_LOG_TROUBLE
                 code = self._commit.round(now, take=skipped and not failing, sync=sync or skipped)
             if failing:
-                self._works()
+                self._recovered()
         except OSError as error:
             self._failed(error, now)
         self._report()
@@ -378,7 +378,7 @@ class LogWriter:
         del self._joined[joined.ring_id]
         self.log.leave(joined.ring.name)
         self._commit.remove(joined.c)
-        joined.ring.rings(None, 0)
+        joined.ring.set_wakeup(None, 0)
         joined.reader.close()
 
     def _note_troubles(self) -> None:
@@ -437,7 +437,7 @@ class LogWriter:
                 joined.logged_ring.absence.is_away.set()
 
     def _take_back(self) -> None:
-        """Log the rings that have left again.  Raises OSError: no room, or they may not return."""
+        """Log again the rings that have left.  Raises OSError: no room, or they may not return."""
         if self._away:
             self.log.require_room()
         for logged_ring in list(self._away):
@@ -461,10 +461,10 @@ class LogWriter:
             absence.is_away.set()
             raise
 
-    def _works(self) -> None:
+    def _recovered(self) -> None:
         if self.state.read_only:
             log.warning("log accepts records again directory=%s", self.log.directory)
-        self.state.works()
+        self.state.recovered()
         self._pause_ns = self._retry_at = 0
 
 

@@ -112,20 +112,20 @@ class Retention:
         """
         if len(segments) < 2:
             return None
-        oldest, cap = segments[0], self._over(segments)
+        oldest, cap = segments[0], self._exceeds_cap(segments)
         removal = Removal(oldest.base, oldest.state == "archived", cap or forced)
-        judged = next((segment for segment in segments[:-1] if segment.state != "lost"), None)
-        if judged is None:
+        readable = next((segment for segment in segments[:-1] if segment.state != "lost"), None)
+        if readable is None:
             return removal if cap or forced else None
-        streams = {self.stream_of(ring.name).name: self.stream_of(ring.name) for ring in judged.rings}
-        floors = {ring.name: list(self.floors(ring.name)) for ring in judged.rings}
+        streams = {self.stream_of(ring.name).name: self.stream_of(ring.name) for ring in readable.rings}
+        floors = {ring.name: list(self.floors(ring.name)) for ring in readable.rings}
         allowed = True
         for rules in streams.values():
-            asks = self._rules_allow(rules, judged, segments, floors, now_ns, cap=cap)
-            if asks and not self._held(rules, judged, segments, floors, now_ns):
+            permitted = self._rules_allow(rules, readable, segments, floors, now_ns, cap=cap)
+            if permitted and not self._held(rules, readable, segments, floors, now_ns):
                 continue
             allowed = False
-            if rules.has_rules and not asks:
+            if rules.has_rules and not permitted:
                 removal.forced_records[rules.name] = sum(ring.records for ring in self._rings(rules, oldest))
         removal.losses = _losses(oldest, floors)
         return removal if allowed or cap or forced else None
@@ -148,7 +148,7 @@ class Retention:
 
     # ---- internal ----
 
-    def _over(self, segments: Sequence[SegmentInfo]) -> bool:
+    def _exceeds_cap(self, segments: Sequence[SegmentInfo]) -> bool:
         """True if the log exceeds its cap, with the active segment at its full size."""
         total = sum(_cost(segment) for segment in segments[:-1]) + self.segment_bytes
         return bool(self.retain_bytes) and total > self.retain_bytes

@@ -215,7 +215,7 @@ class Walk:
         return self._data.data
 
     def _short(self, length: int) -> bool:
-        """True if the file has fewer than `length` bytes from the current place on, though it should."""
+        """True if the file ends less than `length` bytes after the current place."""
         return len(self._data.at(self.place, length)) < length
 
     def _make_room(self) -> None:

@@ -161,7 +161,7 @@ static int64_t backoff_of(rb_log_inside *in)
     return in->backoff_ns;
 }
 
-/* True if a ring rang, or rb_wakeup_call() was called, before `until`. */
+/* True if a ring has signalled, or rb_wakeup_call() was called, before `until`. */
 static bool spin(const rb_log_inside *in, int64_t until)
 {
     do {
@@ -188,7 +188,7 @@ int64_t rb_log_pause_ns(const rb_log *log, int64_t now)
     return pause < 0 || rb_log_pending(log) ? 0 : pause;
 }
 
-static void rest(rb_log *log, int64_t deadline)
+static void sleep_until_due(rb_log *log, int64_t deadline)
 {
     rb_log_inside *in = log->inside;
     int64_t now = rb_now_ns(), pause = at_most(deadline - now, rb_log_pause_ns(log, now));
@@ -214,7 +214,7 @@ int rb_log_run(rb_log *log, int64_t timeout_ns)
         int result = rb_log_round(log, now, 1, 0);
         if (result != RB_LOG_DONE)
             return result;
-        rest(log, deadline);
+        sleep_until_due(log, deadline);
         if ((now = rb_now_ns()) >= deadline)
             return RB_LOG_DONE;
     }

@@ -177,7 +177,7 @@ def test_a_start_tells_when_a_log_stops_taking_records(runtime_directory: Path, 
         assert told.wait(PATIENCE_S)
         assert logs.failure_of("a-0") == "the disk is full (ENOSPC)"
         assert logs.failure_of("elsewhere-0") == ""
-        state.works()
+        state.recovered()
         assert logs.failure_of("a-0") == ""
 
 
