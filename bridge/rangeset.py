@@ -31,12 +31,12 @@ def subtract(ranges: Ranges, taken: Ranges) -> Ranges:
         first = begin
         while at < len(taken) and taken[at][1] < first:
             at += 1
-        for begins, ends in taken[at:]:
-            if begins > last:
+        for taken_first, taken_last in taken[at:]:
+            if taken_first > last:
                 break
-            if begins > first:
-                remaining.append((first, begins - 1))
-            first = ends + 1
+            if taken_first > first:
+                remaining.append((first, taken_first - 1))
+            first = taken_last + 1
         if first <= last:
             remaining.append((first, last))
     return remaining

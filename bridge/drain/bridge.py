@@ -69,8 +69,8 @@ class Bridge:
     """Bridge that drains until it is stopped.
 
     start() and stop() run it in a thread; run() in the calling one. The other methods may be called from any
-    thread. `sink` and `cold` replace those of the settings; the caller closes them. `on_progress` is called
-    on the bridge's thread (see Drain), and must not block.
+    thread. `sink` and `record_log` replace those of the settings; the caller closes them. `on_progress` is
+    called on the bridge's thread (see Drain), and must not block.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Bridge:
         settings: BridgeSettings,
         *,
         sink: Sink | None = None,
-        cold: RecordLog | None = None,
+        record_log: RecordLog | None = None,
         on_progress: ProgressReport | None = None,
     ) -> None:
         self.settings = settings
         self._own_sink = sink is None
         self._sink = sink or open_sink(settings.to, settings.options)
         check(settings, self._sink)
-        self._cold = cold or (BrokerLog(settings.log_dir) if settings.log_dir else None)
+        self._record_log = record_log or (BrokerLog(settings.log_dir) if settings.log_dir else None)
         self._on_progress = on_progress
         pauses_s = settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000
         self._retries = Retries(settings.name, Backoff(*pauses_s))
@@ -95,7 +95,7 @@ class Bridge:
         self._stopping = False
         self._blocked = False
         self._pausing = False  # before the next try: then only the time counts
-        self._kicked = False  # a turn was requested
+        self._turn_requested = False  # a turn was requested
         self._commands: deque[_PendingCommand] = deque()
         self._calm_at = time.monotonic()  # time when a record was drained last, or none waited
         self._stall_logged = False
@@ -119,7 +119,10 @@ class Bridge:
         self._thread.start()
 
     def start_when_matching(self, error: CheckpointMismatch) -> None:
-        """After start() has raised `error`: report what waits; run when the checkpoint is of this edge."""
+        """Start later, after start() has raised `error`: when the checkpoint is of this edge.
+
+        Until then the state is "blocked", and the records that wait are reported.
+        """
         assert self._thread is None
         self._condition, self._error = "blocked", error
         self._state = dataclasses.replace(
@@ -178,7 +181,7 @@ class Bridge:
     def _submit(self, command: DrainCommand) -> Future[list[str]]:
         answer: Future[list[str]] = Future()
         self._commands.append(_PendingCommand(command, answer))
-        self._kicked = True
+        self._turn_requested = True
         self._sleeper.ring()
         if self._ended.is_set():
             self._refuse()
@@ -235,7 +238,7 @@ class Bridge:
         self._refuse()
 
     def _waiting(self, checkpoint: Checkpoint) -> BridgeState:
-        drain = Drain(self.settings, self._sink, checkpoint, self._cold)
+        drain = Drain(self.settings, self._sink, checkpoint, self._record_log)
         try:
             drain.intake_paused = True
             drain.scan_if_due()
@@ -253,7 +256,8 @@ class Bridge:
         try:
             while True:
                 try:
-                    self._kicked = False  # a command that comes during this attempt ends the pause after it
+                    # a command that comes during this attempt ends the pause after it
+                    self._turn_requested = False
                     self._restarts.begin()
                     self._run_drain(opened or self._reopen())
                 except BaseException as error:  # libraries in Rust raise no Exception
@@ -289,7 +293,7 @@ class Bridge:
                 self.settings,
                 self._sink,
                 checkpoint,
-                self._cold,
+                self._record_log,
                 self._on_progress,
                 on_answer=self._sleeper.ring,
             )
@@ -329,7 +333,7 @@ class Bridge:
             totals=dataclasses.replace(self._totals),
         )
         deadline = time.monotonic() + wait_s
-        while (left := deadline - time.monotonic()) > 0 and not (self._stopping or self._kicked):
+        while (left := deadline - time.monotonic()) > 0 and not (self._stopping or self._turn_requested):
             self._sleeper.sleep([], left)
 
     def _begin_merging(self, drain: Drain) -> None:
@@ -355,7 +359,7 @@ class Bridge:
 
     def _turn(self, drain: Drain) -> float:
         """One step of the drain, or the reason for none. Returns the seconds to sleep."""
-        self._kicked = False
+        self._turn_requested = False
         self._run_commands(drain)
         if drain.checkpoint.paused or self._blocked:
             self._condition = "paused" if drain.checkpoint.paused else "blocked"
@@ -420,9 +424,9 @@ class Bridge:
         idle = self._condition == "idle" and drain.idle and seconds > 0
         readers = drain.partitions.readers() if idle else []
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and not (self._stopping or self._kicked):
-            rung = self._sleeper.sleep(readers, min(left, STATE_INTERVAL_S))
-            if rung and not self._pausing:  # other bridges may have succeeded
+        while (left := deadline - time.monotonic()) > 0 and not (self._stopping or self._turn_requested):
+            woken = self._sleeper.sleep(readers, min(left, STATE_INTERVAL_S))
+            if woken and not self._pausing:  # other bridges may have succeeded
                 break
             self._refresh(drain)
 

@@ -1,4 +1,4 @@
-"""Command socket of a running bridge, in the broker or in a process of its own: its messages and its server.
+"""Control socket of a running bridge, in the broker or in a process of its own: its messages and its server.
 
 Owns bridge-NAME.sock in the runtime directory; edge.rpc has the layer below. Only the user that runs the
 bridge and root may send requests.
@@ -143,7 +143,7 @@ def _request(
 
 
 class ControlSocket(Server[Peer]):
-    """Command socket of one bridge, served from start() to stop()."""
+    """Control socket of one bridge, served from start() to stop()."""
 
     when_full = State
 
@@ -167,7 +167,9 @@ class ControlSocket(Server[Peer]):
                 effects = await asyncio.shield(asyncio.wrap_future(self._run_command(request)))
             return Effects(tuple(effects))
         except TimeoutError:
-            return Effects(("it is done as soon as the sink has answered, or has not for half a minute",))
+            return Effects(
+                ("it takes effect when the sink answers, or after half a minute without an answer",)
+            )
         except BridgeError as error:
             raise Refused(str(error), hint=error.hint) from error
 

@@ -86,9 +86,9 @@ class Totals:
 class Drain:
     """Drain of the rings of `settings` into `sink`. Belongs to one thread.
 
-    `cold`: the log, if any. `on_progress` is called after the sink has taken a file, and for each partition
-    before the first file of this process and of an epoch. `on_answer` is called on any thread after an answer
-    of the sink: then step() has work.
+    `record_log`: the log, if any. `on_progress` is called after the sink has taken a file, and for each
+    partition before the first file of this process and of an epoch. `on_answer` is called on any thread after
+    an answer of the sink: then step() has work.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Drain:
         settings: BridgeSettings,
         sink: Sink,
         checkpoint: Checkpoint,
-        cold: RecordLog | None = None,
+        record_log: RecordLog | None = None,
         on_progress: ProgressReport | None = None,
         *,
         on_answer: Callable[[], object] = lambda: None,
@@ -121,7 +121,7 @@ class Drain:
         if isinstance(sink, Leasing):
             sink.hold_as(self.installation.holder())
         self.partitions = Partitions(
-            settings, cold, clock, self.cursor_of, self._known, left, self.installation.lake_epoch
+            settings, record_log, clock, self.cursor_of, self._known, left, self.installation.lake_epoch
         )
         self.dead_letters = DeadLetters(settings)
         self.clock = clock
@@ -144,7 +144,7 @@ class Drain:
         )
         self._begun = False  # the content of the sink is known
         self._collected = False  # collect() was called
-        self._stale = False  # the sink has failed: its presence is checked again
+        self._stale = False  # the sink has failed: another bridge may have had a turn meanwhile
         self._turn = ""  # at the sink
         self._scan_at = 0.0
         self._saved_at = 0.0

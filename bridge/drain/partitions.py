@@ -55,7 +55,7 @@ class Partitions:
     """Partitions by name. `cursor_of`: the cursor of a partition after all its files in flight."""
 
     settings: BridgeSettings
-    cold: RecordLog | None
+    record_log: RecordLog | None
     clock: DrainClock
     cursor_of: Callable[[RingName], Cursor | None]
     known: Callable[[], Iterable[RingName]]  # partitions that were begun, with or without a ring
@@ -88,7 +88,7 @@ class Partitions:
     def _use_logs_of_removed_rings(self, rings: Container[RingName]) -> None:
         """Once: attach partitions of which only the log has records, for example of a renamed stream."""
         if self._unseen is None:
-            self._unseen = {*self.known(), *self._never_begun()} if self.cold is not None else set()
+            self._unseen = {*self.known(), *self._never_begun()} if self.record_log is not None else set()
         for name in sorted(self._unseen):
             with self.recording_errors(name):
                 if name not in rings and name.belongs_to(self.streams):
@@ -123,7 +123,7 @@ class Partitions:
         return known or self._source(name, path)
 
     def _source(self, name: RingName, path: Path) -> PartitionSource:
-        return PartitionSource(name, path, self.cold, self._damaged, self.lake_epoch)
+        return PartitionSource(name, path, self.record_log, self._damaged, self.lake_epoch)
 
     def _damaged(self) -> None:
         self.damaged_records += 1

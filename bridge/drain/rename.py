@@ -74,8 +74,8 @@ def _check_unused(sink: Sink, new: str) -> None:
 
 def _drain_what_is_begun(settings: BridgeSettings, sink: Sink, checkpoint: Checkpoint) -> None:
     """Drain under the old name until its files have declared every loss that only they can declare."""
-    cold: RecordLog | None = BrokerLog(settings.log_dir) if settings.log_dir else None
-    drain = Drain(settings, sink, checkpoint, cold)
+    record_log: RecordLog | None = BrokerLog(settings.log_dir) if settings.log_dir else None
+    drain = Drain(settings, sink, checkpoint, record_log)
     try:
         drain.intake_paused = True
         drain.step()  # compares the checkpoint with the sink

@@ -29,7 +29,9 @@ def with_levels(
     decoded: Typed,
     wanted: Collection[str],
 ) -> Typed:
-    """The columns with those of levels; `numbers`: the entry for each topic of the dictionary of `topics`.
+    """The decoded columns, and a column for each topic level of the schema.
+
+    `numbers`: the entry of the schema for each topic of the dictionary of `topics`.
 
     A level that does not fit its type is null; the reasons of its records name it.
     """

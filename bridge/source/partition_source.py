@@ -250,14 +250,14 @@ class PartitionSource:
         self,
         name: RingName,
         path: Path,
-        cold: RecordLog | None,
+        record_log: RecordLog | None,
         damaged: Callable[[], object] = lambda: None,
         lake_epoch: Callable[[int], int] = lambda epoch: epoch,
     ) -> None:
         self._lake_epoch = lake_epoch
         self.name = name
         self.path = path
-        self._cold = cold
+        self._record_log = record_log
         self._damaged = damaged
         self._passed: dict[tuple[int, int], int] = {}  # (epoch, first) -> end of records that do not verify
         self._rings: list[_HotRing] = []  # by rising epoch; the last is the ring that is being written
@@ -304,7 +304,7 @@ class PartitionSource:
 
     def _cold_epochs(self) -> list[Epoch]:
         """Epochs of which the log has records."""
-        spans = self._cold.epochs(self.path.name) if self._cold else []
+        spans = self._record_log.epochs(self.path.name) if self._record_log else []
         return [span._replace(epoch=self._lake_epoch(span.epoch)) for span in spans]
 
     @property
@@ -340,7 +340,7 @@ class PartitionSource:
 
     def is_logged(self) -> bool:
         """True if the log has records of it. Raises LogError, OSError."""
-        return self._cold is not None and bool(self._cold.epochs(self.path.name))
+        return self._record_log is not None and bool(self._record_log.epochs(self.path.name))
 
     def damaged_in(self, epoch: int, first: int, last: int) -> list[tuple[int, int]]:
         """Ranges in first .. last of records that did not verify; only the latest that were read."""
@@ -356,7 +356,7 @@ class PartitionSource:
         """
         ring = next((hot.ring for hot in self._rings if hot.epoch == epoch), None)
         oldest = ring.extremes().oldest_offset if ring is not None else offset
-        if oldest <= offset or self._cold is None:
+        if oldest <= offset or self._record_log is None:
             return max(oldest, offset)
         spans = [span for span in self._cold_epochs() if span.epoch == epoch]
         return min([max(span.first_offset, offset) for span in spans if span.end_offset > offset] + [oldest])
@@ -481,10 +481,10 @@ class PartitionSource:
     def _read_cold(
         self, epoch: int, offset: int, limit_bytes: int, buffer: RecordBuffer
     ) -> RecordBatch | None:
-        if self._cold is None:
+        if self._record_log is None:
             return None
         taken: list[Range] = []
-        pieces = self._contiguous(self._cold, epoch, offset, limit_bytes, taken)
+        pieces = self._contiguous(self._record_log, epoch, offset, limit_bytes, taken)
         if not (runs := buffer.take(pieces, limit_bytes)):
             return None
         first, last = taken[0], taken[-1]
@@ -492,14 +492,14 @@ class PartitionSource:
         return RecordBatch(epoch, first.offset, last.offset + last.count - 1, *stamps, runs, buffer.memory)
 
     def _contiguous(
-        self, cold: RecordLog, epoch: int, offset: int, limit_bytes: int, taken: list[Range]
+        self, record_log: RecordLog, epoch: int, offset: int, limit_bytes: int, taken: list[Range]
     ) -> Iterator[Range]:
         """Ranges of the log from `offset` on, up to a hole. Records behind the hole are the next batch.
 
         `taken` gets the ranges without their bytes, which may be released before the next are read.
         """
         while limit_bytes > 0:
-            ranges = cold.read(self.path.name, ring_epoch(epoch), offset, min(limit_bytes, PIECE_BYTES))
+            ranges = record_log.read(self.path.name, ring_epoch(epoch), offset, min(limit_bytes, PIECE_BYTES))
             if not ranges:
                 return
             for part in ranges:

@@ -243,7 +243,7 @@ def _not_running(name: str, known: Collection[str]) -> BrokerUnreachable:
 
 
 def _print_done(effects: Iterable[str], *, as_json: bool) -> int:
-    """Print the effects of a command, as text each one when it is there."""
+    """Print the effects of a command. As text, each effect is printed as soon as it is known."""
     if as_json:
         print(msgspec.json.encode({"done": list(effects)}).decode())
     else:

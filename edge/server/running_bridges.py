@@ -189,7 +189,9 @@ class RunningBridges:
 
         on_progress = partial(core.upstream.report_progress, settings.name)
         try:
-            bridge = Bridge(settings, cold=core.logs.reader if core.logs else None, on_progress=on_progress)
+            bridge = Bridge(
+                settings, record_log=core.logs.reader if core.logs else None, on_progress=on_progress
+            )
         except BridgeError as error:  # a file has changed since it was checked
             log.error("bridge not started %s", pairs(name=settings.name, reason=error, remedy=error.hint))
             return with_hint(error)

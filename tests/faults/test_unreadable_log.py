@@ -186,7 +186,7 @@ def test_a_bridge_waits_until_a_disk_error_passes_and_declares_no_loss(
     with lapped(runtime_directory, tmp_path / "log", files) as log:
         path = sorted((tmp_path / "log").glob("*.log"))[1]
         files.break_at(path, 20_000, 20_000)
-        with drain(settings(runtime_directory, tmp_path), cold=log.reader) as drained:
+        with drain(settings(runtime_directory, tmp_path), record_log=log.reader) as drained:
             while not drained.partitions.error_of(name):
                 drained.step()
             assert f"{path}: Input/output error" in drained.partitions.error_of(name)
@@ -203,10 +203,10 @@ def test_a_file_in_flight_at_a_crash_is_not_dropped_because_of_a_disk_error(
 ) -> None:
     files, chosen = BadDisk(), settings(runtime_directory, tmp_path, window=2)
     with lapped(runtime_directory, tmp_path / "log", files) as log:
-        with drain(chosen, Gates(tmp_path / "lake"), cold=log.reader) as killed:
+        with drain(chosen, Gates(tmp_path / "lake"), record_log=log.reader) as killed:
             begin_all(killed, 1)
         files.break_at(min((tmp_path / "log").glob("*.log")), 4096, 1 << 20)
-        with drain(chosen, cold=log.reader) as drained:
+        with drain(chosen, record_log=log.reader) as drained:
             with pytest.raises(SourceError, match="Input/output error"):
                 run_dry(drained)
             files.pass_over()

@@ -70,10 +70,10 @@ def settings(runtime: Path, root: Path, **changes: object) -> BridgeSettings:
 
 @contextmanager
 def running(
-    chosen: BridgeSettings, sink: Sink | None = None, cold: RecordLog | None = None
+    chosen: BridgeSettings, sink: Sink | None = None, record_log: RecordLog | None = None
 ) -> Iterator[RunningBridge]:
     """A bridge that runs on its thread, and is stopped at the end, as its sink is."""
-    made = RunningBridge(chosen, sink=sink, cold=cold)
+    made = RunningBridge(chosen, sink=sink, record_log=record_log)
     made.start()
     try:
         yield made
@@ -111,14 +111,14 @@ class SteppedDrain(Drain):
 def drain(
     chosen: BridgeSettings,
     sink: Sink | None = None,
-    cold: RecordLog | None = None,
+    record_log: RecordLog | None = None,
     clock: DrainClock = SYSTEM,
     on_progress: ProgressReport | None = None,
 ) -> Iterator[SteppedDrain]:
     """A drain that the test steps itself; at the end it is gone as a process is: nothing is saved."""
     target = sink or DirectorySink(chosen.state_dir.parent / "lake")
     checkpoint = Checkpoint.open(chosen.checkpoint_path, chosen.edge_id, target.url)
-    made = SteppedDrain(chosen, target, checkpoint, cold, on_progress, clock=clock)
+    made = SteppedDrain(chosen, target, checkpoint, record_log, on_progress, clock=clock)
     try:
         yield made
     finally:

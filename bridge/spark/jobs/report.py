@@ -128,7 +128,7 @@ def _sentence(checked: Account, verdict: LakeVerdict) -> str:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="brim spark report", description="One page: is it all there, how much, how late."
+        prog="brim spark report", description="One page: completeness, volume and lateness of the records."
     )
     add_landing_arguments(parser, table="bronze or silver table, for statistics of devices")
     parser.add_argument(

@@ -24,7 +24,7 @@ def plain(text: str) -> str:
 
 
 def layout(height_px: int, **more: object) -> go.Layout:
-    """The layout of a chart; `more` are axes and what differs."""
+    """The layout of a chart; `more`: axes, and options that differ."""
     return go.Layout(
         template="none",
         height=height_px,

@@ -145,7 +145,7 @@ def test_a_log_that_cannot_be_read_as_the_bridge_begins_is_told_of_and_waited_fo
             wait_until(lambda: bridge.state().condition == "idle" and bridge.state().drain_seq == 1)
         chosen.checkpoint_path.unlink()
         publish(made, 10)
-        with running(chosen, cold=cold) as bridge:
+        with running(chosen, record_log=cold) as bridge:
             wait_until(lambda: bridge.state().condition == "retrying")
             state = bridge.state()
             assert state.last_error.startswith(

@@ -82,7 +82,7 @@ def test_with_a_log_a_lapped_bridge_loses_nothing(runtime_directory: Path, tmp_p
         thread = log_thread(log, made)
         thread.start()
         publish(made, 100)
-        with drain(settings(runtime_directory, tmp_path), cold=BrokerLog(tmp_path / "log")) as drained:
+        with drain(settings(runtime_directory, tmp_path), record_log=BrokerLog(tmp_path / "log")) as drained:
             run_dry(drained)
             for _ in range(50):
                 publish(made, 100, size=100)
@@ -106,7 +106,7 @@ def test_the_epoch_before_a_reboot_is_drained_from_the_log(runtime_directory: Pa
             publish(made, 30)
             written(log, made)
             if epoch == EPOCH + 9:
-                with drain(chosen, cold=log.reader) as drained:
+                with drain(chosen, record_log=log.reader) as drained:
                     run_dry(drained)
             thread.stop()
             made.unlink()
@@ -130,13 +130,13 @@ def test_what_waits_of_a_stream_that_is_gone_is_drained_from_the_log(
             publish(made, 30)
             written(log, made)
             if epoch == EPOCH:
-                with drain(chosen, cold=log.reader) as drained:
+                with drain(chosen, record_log=log.reader) as drained:
                     run_dry(drained)
                 publish(made, 10)
                 written(log, made)
             thread.stop()
             made.unlink()
-    with ring(runtime_directory, "renamed-0") as other, drain(chosen, cold=log.reader) as drained:
+    with ring(runtime_directory, "renamed-0") as other, drain(chosen, record_log=log.reader) as drained:
         publish(other, 5)
         run_dry(drained)
         drained.partitions.scan(drained.is_busy)
