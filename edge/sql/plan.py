@@ -34,8 +34,8 @@ Ends: TypeAlias = Mapping[tuple[str, int], int]  # by ring and epoch: the offset
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowing:
-    """Records that a query may read."""
+class QueryScope:
+    """The records that a query may read."""
 
     topics: tuple[str, ...] = ()  # topic filters; empty: all
     since_ns: int | None = None
@@ -107,7 +107,7 @@ class Plan:
 def plan(
     view: LogView | None,
     runtime_dir: Path,
-    narrowing: Narrowing,
+    scope: QueryScope,
     after: Ends,
     losses: QueryLosses,
     *,
@@ -119,16 +119,14 @@ def plan(
     """
     found = sorted([*_logged(view, losses), *_in_rings(runtime_dir, losses)], key=lambda part: part.order)
     rings = sorted({part.ring for part in found})
-    _check_names(narrowing, rings)
-    wanted = [part for part in found if narrowing.has_ring(part.ring)]
+    _check_names(scope, rings)
+    wanted = [part for part in found if scope.has_ring(part.ring)]
     ends: dict[tuple[str, int], int] = {}
-    chosen, clipped = _without_repetition(wanted, narrowing, after, ends, losses)
+    chosen, clipped = _without_repetition(wanted, scope, after, ends, losses)
     if not verify:
         return Plan(ends=ends, rings=rings)
     archives = {id(part.archive): part.archive for part in chosen if part.archive is not None}
-    intact = _intact(
-        [archive for archive in archives.values() if id(archive) not in clipped], narrowing.topics
-    )
+    intact = _intact([archive for archive in archives.values() if id(archive) not in clipped], scope.topics)
     parts = [part for part in chosen if id(part.archive) not in intact]
     losses.count(sum(_inner_gap(part) for part in chosen if id(part.archive) in intact))
     return Plan([archive for archive in intact.values() if archive is not None], parts, ends, rings)
@@ -167,9 +165,9 @@ def _in_rings(runtime_dir: Path, losses: QueryLosses) -> Iterator[Part]:
             losses.note(f"ring {file}", str(error))
 
 
-def _check_names(narrowing: Narrowing, rings: Sequence[str]) -> None:
+def _check_names(scope: QueryScope, rings: Sequence[str]) -> None:
     streams = sorted({stream_of(ring) for ring in rings} - {""})
-    for kind, names, known in (("stream", narrowing.streams, streams), ("ring", narrowing.rings, rings)):
+    for kind, names, known in (("stream", scope.streams, streams), ("ring", scope.rings, rings)):
         if unknown := [name for name in names if name not in known]:
             hint = f"rings and log have {', '.join(known)}" if known else "rings and log have no records"
             raise EdgeError(f"{kind} {unknown[0]!r} does not exist", hint=hint)
@@ -177,14 +175,14 @@ def _check_names(narrowing: Narrowing, rings: Sequence[str]) -> None:
 
 def _without_repetition(
     parts: Iterable[Part],
-    narrowing: Narrowing,
+    scope: QueryScope,
     after: Ends,
     ends: dict[tuple[str, int], int],
     losses: QueryLosses,
 ) -> tuple[list[Part], set[int]]:
     """The parts without records of an earlier part, and the archives of which only a part is wanted.
 
-    Raises `ends`, and counts records between two wanted parts of a ring and epoch that no part has.
+    Updates `ends`, and counts records between two wanted parts of a ring and epoch that no part has.
     """
     chosen: list[Part] = []
     clipped: set[int] = set()
@@ -194,7 +192,7 @@ def _without_repetition(
         ends[part.key] = max(part.end_offset, ends.get(part.key, 0), after.get(part.key, 0))
         if begin > part.first_offset and part.archive is not None:
             clipped.add(id(part.archive))
-        if part.end_offset <= begin or not narrowing.overlaps(part.earliest_ns, part.latest_ns):
+        if part.end_offset <= begin or not scope.overlaps(part.earliest_ns, part.latest_ns):
             continue
         losses.count(max(gap, 0))
         known = part.records if begin <= part.first_offset else -1

@@ -30,7 +30,7 @@ from edge.log.offline_reader import LogView
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topic_filters import check_filter
 from edge.sql.losses import QueryLosses
-from edge.sql.plan import Ends, Narrowing, Plan, plan
+from edge.sql.plan import Ends, Plan, QueryScope, plan
 from edge.sql.result import QueryResult, failed
 from edge.sql.scan import RecordSource
 from edge.sql.spill_directory import spill_directory
@@ -88,7 +88,7 @@ class RecordRelation:
             Path(log) if log is not None else running or (settings or loader.parse("")).log_directory
         )
         self.runtime_dir = runtime_directory(runtime_dir or configured)
-        self.narrowing = Narrowing(
+        self.scope = QueryScope(
             _checked(topics), _time(since, "since"), _time(until, "until"), _names(streams), _names(rings)
         )
         self.payloads = Payloads.read(Path(payloads)) if payloads is not None else None
@@ -127,12 +127,12 @@ class RecordRelation:
 
     def ends(self) -> Ends:
         """The offset after the last record of each ring and epoch, as of now."""
-        return plan(self._view(), self.runtime_dir, self.narrowing, {}, QueryLosses(), verify=False).ends
+        return plan(self._view(), self.runtime_dir, self.scope, {}, QueryLosses(), verify=False).ends
 
     def query(self, query: str, after: Ends) -> tuple[QueryResult, Ends]:
         """As sql(), on records from the offsets `after` on; also the ends of the records that it reads."""
         losses, view = QueryLosses(), self._view()
-        planned = plan(view, self.runtime_dir, self.narrowing, after, losses)
+        planned = plan(view, self.runtime_dir, self.scope, after, losses)
         source = RecordSource(view, planned.parts, losses, self.threads)
         with ExitStack() as stack:
             spilled = stack.enter_context(spill_directory())
@@ -170,7 +170,7 @@ class RecordRelation:
         if files:
             parts.append(connection.read_parquet(files))
         united = reduce(lambda one, other: one.union(other), [part.project(SOURCE_COLUMNS) for part in parts])
-        rows = united.filter(self.narrowing.condition(planned.rings)).project(projection(self.payloads))
+        rows = united.filter(self.scope.condition(planned.rings)).project(projection(self.payloads))
         rows.create_view("records")
 
 

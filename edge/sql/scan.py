@@ -1,6 +1,6 @@
 """Scan: records of rings and logs as Arrow batches, for DuckDB, read and decoded by several threads.
 
-DuckDB asks for columns and gives a condition. Only these columns are decoded. A condition on one topic is
+DuckDB requests columns and gives a condition. Only these columns are decoded. A condition on one topic is
 answered from the topic index of the log if the topic is rare. Batches come in any order.
 
 Owns its threads, which end with the scan. Memory is bounded: a few batches wait for DuckDB.
@@ -99,7 +99,7 @@ class RecordSource(pyarrow.dataset.Dataset):  # type: ignore[misc]
         yield from self._behind(part, at, part.end_offset)
 
     def _behind(self, part: Part, first: int, end: int) -> Iterator[Range]:
-        """Records that the ring does not have, or no longer."""
+        """Records first .. end - 1 from the log: the ring does not have them, or no longer."""
         if part.path is not None and first < end and self._view is not None:
             with self._looking:
                 self._view.refresh()
@@ -243,7 +243,7 @@ class RecordScan:
 
 
 def _joined(runs: Iterator[Range]) -> Iterator[Range]:
-    """Short runs behind each other as one, about READ_BYTES: a batch for each costs more than its records.
+    """Neighbouring short runs, joined to about READ_BYTES: a batch for each would cost more than its records.
 
     The log has a run for each of its rounds, with one or two records of a stream that gets few. Offsets that
     no run has are missing in the joined one, too.
@@ -254,13 +254,13 @@ def _joined(runs: Iterator[Range]) -> Iterator[Range]:
         short.append(run)
         length += len(run.view)
         if length >= READ_BYTES:
-            yield _one(short)
+            yield _concatenated(short)
             short, length = [], 0
     if short:
-        yield _one(short)
+        yield _concatenated(short)
 
 
-def _one(runs: Sequence[Range]) -> Range:
+def _concatenated(runs: Sequence[Range]) -> Range:
     first, last = runs[0], runs[-1]
     if first is last:
         return first

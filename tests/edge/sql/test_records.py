@@ -19,7 +19,7 @@ from edge.errors import EdgeError, InvalidArgument
 from edge.log.offline_reader import LogView
 from edge.mqtt.topic_filters import matches
 from edge.sql.losses import QueryLosses
-from edge.sql.plan import Narrowing, plan
+from edge.sql.plan import QueryScope, plan
 from edge.sql.result import QueryError
 from edge.sql.scan import RecordSource
 from persistence import OsFiles
@@ -243,7 +243,7 @@ def test_arrow_pandas_and_polars_have_the_same_rows(place):
 
 def test_short_runs_of_the_log_are_decoded_together(place):
     view, losses = LogView(place["log"]), QueryLosses()
-    parts = plan(view, place["runtime_dir"], Narrowing(), {}, losses).parts
+    parts = plan(view, place["runtime_dir"], QueryScope(), {}, losses).parts
     batches = list(RecordSource(view, parts, losses, 1).scanner(["offset"]).to_reader())
     assert len(batches) == len(parts) == 2
     assert [value for batch in batches for value in batch["offset"].to_pylist()] == list(range(10, 30))
