@@ -105,7 +105,7 @@ class CoreConnection(Generic[B]):
         return NotOpen(f"the {self._noun} is {state}", hint="use it inside `with` or `async with`")
 
     def _exchange(self) -> float:
-        """Send what is to be sent and take what has come; seconds until that is worth doing again."""
+        """Send waiting requests, and receive answers. Returns the seconds until the next call is due."""
         socket, core = self._opened(), self._core
         now_s = time.monotonic()
         while (received := socket.receive()) is not None:

@@ -34,7 +34,7 @@ class RingPoll(Generic[T]):
         self._closing = threading.Lock()  # a number that is closed soon belongs to another file
         self._items: dict[Reader, T] = {}
         self._watched: set[Reader] = set()
-        self._rung: deque[Reader] = deque()
+        self._woken: deque[Reader] = deque()
         self._readable: tuple[list[Reader], list[T]] | None = None  # until the next change of these sets
 
     def add(self, reader: Reader, item: T) -> None:
@@ -50,7 +50,7 @@ class RingPoll(Generic[T]):
         self._readable = None
 
     def items(self) -> list[T]:
-        """All polled items. Call rest() before using their readers."""
+        """All polled items. Call unwatch() before using their readers."""
         return list(self._items.values())
 
     def readable(self) -> list[T]:
@@ -59,8 +59,8 @@ class RingPoll(Generic[T]):
 
     def readable_readers(self) -> tuple[list[Reader], list[T]]:
         """The readers of readable(), and their items in the same order."""
-        while self._rung:
-            self._watched.discard(self._rung.popleft())
+        while self._woken:
+            self._watched.discard(self._woken.popleft())
             self._readable = None
         if self._readable is None:
             readers = [reader for reader in self._items if reader not in self._watched]
@@ -72,14 +72,14 @@ class RingPoll(Generic[T]):
         for reader in self._items.keys() - self._watched:
             self._watched.add(reader)
             self._readable = None
-            self._wakeup.watch(reader, partial(self._ring, reader))
+            self._wakeup.watch(reader, partial(self._on_record, reader))
 
-    def rest(self) -> None:
+    def unwatch(self) -> None:
         """Stop watching all readers."""
         for reader in self._watched:
             self._wakeup.unwatch(reader)
         self._watched.clear()
-        self._rung.clear()
+        self._woken.clear()
         self._readable = None
 
     def wake(self) -> None:
@@ -100,14 +100,14 @@ class RingPoll(Generic[T]):
 
     def close(self) -> None:
         """Forget all readers and close the descriptor. May be called twice."""
-        self.rest()
+        self.unwatch()
         self._items.clear()
         with self._closing:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
 
-    def _ring(self, reader: Reader) -> None:
+    def _on_record(self, reader: Reader) -> None:
         """Called on the thread of the WakeupThread."""
-        self._rung.append(reader)
+        self._woken.append(reader)
         self.wake()

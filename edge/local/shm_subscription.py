@@ -171,7 +171,7 @@ class RingSubscription:
                 except OffsetGone as error:
                     with suppress(OffsetGone):  # overwritten meanwhile: the next read reports a loss
                         source.reader.seek(error.nearest)
-        self._poll.rest()  # its thread waits for records after the earlier offsets
+        self._poll.unwatch()  # its thread waits for records after the earlier offsets
 
     def _release(self) -> None:
         self._closed = True
@@ -221,12 +221,12 @@ class RingSubscription:
 
     # ---- the broker, and the rings that it names ----
 
-    def _chores_due(self) -> bool:
+    def _has_due_requests(self) -> bool:
         if self._connection is None:
             return self._closed or self._retry_in(time.monotonic()) <= 0
         return bool(self._connection.news or self._ended)
 
-    def _chores(self) -> Generator[tuple[Request, type[Message]], Any, None]:
+    def _due_requests(self) -> Generator[tuple[Request, type[Message]], Any, None]:
         """Requests that are due: yields each, and gets its answer by send(). Raises NotOpen."""
         if self._closed:
             raise NotOpen("the subscription is closed", hint="make another one to continue")
@@ -252,7 +252,7 @@ class RingSubscription:
         if known is not None and known.info.epoch != info.epoch:
             known.successor = info
             self._unsettled = True
-            self._poll.rest()  # the thread will never report the old ring again: read it now
+            self._poll.unwatch()  # the thread will never report the old ring again: read it now
             return
         source = known or self._open(info, start)
         if source is not None and self._blocks_writer and info.kind == "partition":
@@ -352,8 +352,8 @@ class ShmSubscription(RingSubscription):
         check_seconds("timeout_s", timeout_s)
         deadline = time.monotonic() + timeout_s
         while True:
-            if self._chores_due():
-                self._do_chores()
+            if self._has_due_requests():
+                self._send_requests()
             batch = self._next_batch()
             if batch is not None or not self._wait(deadline):
                 return batch
@@ -376,7 +376,7 @@ class ShmSubscription(RingSubscription):
 
     def __enter__(self) -> Self:
         try:
-            self._do_chores()
+            self._send_requests()
         except BaseException:  # a refused request, or an interrupt
             self.close()
             raise
@@ -397,7 +397,7 @@ class ShmSubscription(RingSubscription):
         """Wait until there may be something to read; False at the deadline."""
         while True:
             self._listen()
-            if self._chores_due():
+            if self._has_due_requests():
                 return time.monotonic() < deadline
             now = time.monotonic()
             left_s = min(SLICE_S, deadline - now, self._retry_in(now))
@@ -408,7 +408,7 @@ class ShmSubscription(RingSubscription):
 
     def _sleep(self, seconds: float) -> bool:
         if len(self._sources) == 1:  # it spins first, and needs no other thread
-            self._poll.rest()
+            self._poll.unwatch()
             return self._poll.readable()[0].reader.wait(seconds)
         self._poll.watch()
         waiting = select.poll()
@@ -419,11 +419,11 @@ class ShmSubscription(RingSubscription):
         self._poll.acknowledge()
         return has_event
 
-    def _do_chores(self) -> None:
-        chores, answer = self._chores(), None
+    def _send_requests(self) -> None:
+        requests, answer = self._due_requests(), None
         try:
             while True:
-                request, expected = chores.send(answer)
+                request, expected = requests.send(answer)
                 assert self._connection is not None
                 answer = self._connection.request(request, expected)
         except StopIteration:

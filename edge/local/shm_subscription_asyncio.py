@@ -31,7 +31,7 @@ class ShmSubscription(RingSubscription):
     async def read(self, timeout_s: float = 0.0) -> RingBatch | None:
         """The next batch, of one ring; None if there is none within `timeout_s`."""
         check_seconds("timeout_s", timeout_s)
-        await self._run_due_chores()
+        await self._send_due_requests()
         if timeout_s <= 0:
             return self._next_batch()
         return await within(timeout_s, anext(self))
@@ -42,7 +42,7 @@ class ShmSubscription(RingSubscription):
 
     async def __aenter__(self) -> Self:
         try:
-            await self._run_chores()
+            await self._send_requests()
         except BaseException:
             self._release()
             raise
@@ -56,11 +56,11 @@ class ShmSubscription(RingSubscription):
 
     async def __anext__(self) -> RingBatch:
         while True:
-            await self._run_due_chores()
+            await self._send_due_requests()
             batch = self._next_batch()
             if batch is not None:
                 return batch
-            if self._chores_due():
+            if self._has_due_requests():
                 continue
             self._poll.watch()
             with suppress(TimeoutError):
@@ -68,32 +68,32 @@ class ShmSubscription(RingSubscription):
                     await self._woken.wait()
             self._woken.clear()
 
-    def _rung(self) -> None:
+    def _on_record(self) -> None:
         self._poll.acknowledge()
         self._woken.set()
 
-    def _spoken_to(self) -> None:
+    def _on_notification(self) -> None:
         self._listen()
         self._woken.set()
 
-    async def _run_due_chores(self) -> None:
-        if self._chores_due():
-            await self._run_chores()
+    async def _send_due_requests(self) -> None:
+        if self._has_due_requests():
+            await self._send_requests()
 
-    async def _run_chores(self) -> None:
+    async def _send_requests(self) -> None:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._woken = asyncio.Event()
-            self._loop.add_reader(self._poll.fileno(), self._rung)
-        chores, answer = self._chores(), None
+            self._loop.add_reader(self._poll.fileno(), self._on_record)
+        requests, answer = self._due_requests(), None
         try:
             while True:
-                request, expected = chores.send(answer)
+                request, expected = requests.send(answer)
                 assert self._connection is not None
                 answer = await self._connection.request_async(request, expected)
         except StopIteration:
             assert self._connection is not None
-            self._loop.add_reader(self._connection.fileno(), self._spoken_to)
+            self._loop.add_reader(self._connection.fileno(), self._on_notification)
         except BrokerUnreachable:
             self._lose_broker()
             if not self._started:

@@ -192,7 +192,7 @@ class ZmqPublisher:
     def _change_prefixes(self, *, begin: bool) -> None:
         self.stats.prefixes = len(self._prefixes)
         accepted = self._filter()
-        self._poll.rest()
+        self._poll.unwatch()
         for source in self._poll.items():
             source.reader.match = accepted
             if begin:  # records from the time without subscribers are not sent

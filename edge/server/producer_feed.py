@@ -46,7 +46,7 @@ class ProducerFeed:
             self._route(added, routed)
         else:
             self._listener.call(partial(self._route, added, routed))
-        self._ring(listening)
+        self._wake(listening)
 
     def close(self) -> None:
         """Close all readers."""
@@ -60,8 +60,8 @@ class ProducerFeed:
         self._listener.broker.journal.ring_added(ring_number, added.name, added.ring.epoch)
         log.info("producer ring routed %s", pairs(name=added.name, number=ring_number))
 
-    def _ring(self, listening: Reader) -> None:
+    def _wake(self, listening: Reader) -> None:
         """Wake the loop, and watch for the next record. On the WakeupThread, except for the first call."""
         listening.seek_latest()
         self._listener.wake()
-        self._wakeup.watch(listening, partial(self._ring, listening))
+        self._wakeup.watch(listening, partial(self._wake, listening))
