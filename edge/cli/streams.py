@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from edge.cli import rates
+from edge.cli import rate_columns
 from edge.cli.argument_types import positive_seconds
 from edge.cli.config_options import add_broker_arguments
 from edge.cli.humanize import bytes_in_words, seconds_in_words
@@ -31,7 +31,7 @@ def _retention(row: Row) -> str:
 
 
 _COLUMNS = (
-    *rates.RING_COLUMNS,
+    *rate_columns.RING_COLUMNS,
     text_column("full", "when_full"),
     Column("retention", _retention, lambda row: row["retain_bytes"] or row["retain_s"]),
     Column("topics", lambda row: " ".join(row["topics"]), lambda row: " ".join(row["topics"])),

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from edge.cli import clients, rates
+from edge.cli import clients, rate_columns
 from edge.cli.argument_types import at_least_one, positive_seconds
 from edge.cli.config_options import add_broker_arguments
 from edge.cli.humanize import bytes_in_words, count_in_words, counted, seconds_in_words
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb and return its exit status."""
-    columns = clients.COLUMNS if arguments.clients else rates.RING_COLUMNS
+    columns = clients.COLUMNS if arguments.clients else rate_columns.RING_COLUMNS
     titles = [column.title for column in columns]
     if arguments.sort is not None and arguments.sort not in titles:
         raise EdgeError(
@@ -197,7 +197,7 @@ class _LiveView:
 
 
 def _columns(of_clients: bool) -> Sequence[Column]:
-    return clients.COLUMNS if of_clients else rates.RING_COLUMNS
+    return clients.COLUMNS if of_clients else rate_columns.RING_COLUMNS
 
 
 def lines(state: Row, client_rows: list[Row] | None, sort: str | None, text: str) -> Iterator[str]:
@@ -228,9 +228,9 @@ def lines(state: Row, client_rows: list[Row] | None, sort: str | None, text: str
     if client_rows is not None:
         yield from _table(client_rows, clients.COLUMNS, sort, text)
     else:
-        yield from _table(state["rings"], rates.RING_COLUMNS, sort, text)
-    yield from _table(state["bridges"], rates.BRIDGE_COLUMNS, None, text)
-    yield from _table(state["consumers"], rates.CONSUMER_COLUMNS, None, text)
+        yield from _table(state["rings"], rate_columns.RING_COLUMNS, sort, text)
+    yield from _table(state["bridges"], rate_columns.BRIDGE_COLUMNS, None, text)
+    yield from _table(state["consumers"], rate_columns.CONSUMER_COLUMNS, None, text)
 
 
 def _table(rows: list[Row], columns: Sequence[Column], sort: str | None, text: str) -> Iterator[str]:
