@@ -203,6 +203,10 @@ class _Walk:
     def _after(
         self, node: _AclNode, strict: bool, level: str, dollar: bool
     ) -> Iterator[tuple[_AclNode, bool]]:
+        """Nodes one level below that match `level`, each with True if only its denials count.
+
+        `dollar`: the level begins with $, so no wildcard matches it.
+        """
         if child := node.children.get(level):
             yield child, strict
         if dollar:

@@ -14,7 +14,9 @@ from persistence.segment.scan import SegmentTable, read_table
 
 
 def tail_of(directory: Path, reader: LogReader) -> SegmentTable | None:
-    """Table of the last segment up to its last valid extent. None: no segment, a lost or a sealed one."""
+    """Table of the last segment up to its last valid extent. None: no segment is
+    active, or the active one has no header.
+    """
     base = max((segment.base for segment in reader.segments() if segment.state == "active"), default=None)
     if base is None:
         return None

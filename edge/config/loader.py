@@ -26,7 +26,7 @@ from edge.errors import ConfigError
 def load(file: StrPath, *, again: bool = False) -> Config:
     """Read the configuration in `file`. Raises ConfigError with every mistake in it.
 
-    `again`: for a reload, which refuses a pipe: a start may read one, and then it has nothing left.
+    `again`: for a reload. It refuses a pipe, because the start has already read all of it.
     """
     file = Path(file)
     try:

@@ -22,7 +22,7 @@ class TokenFile:
         self._digest = self._read()
 
     def accepts(self, authorization: list[str]) -> bool:
-        """True if these values of the Authorization header are one, and it has the token.
+        """True if the request has one Authorization header, and this header has the token.
 
         Raises EdgeError if the file has become invalid.
         """

@@ -157,7 +157,7 @@ def _left_behind(path: Path, past: LoggedRecords | None) -> Ring | None:
 
 
 def _restore(name: str, past: LoggedRecords | None, damage: Damage, memory: memoryview) -> bool:
-    """Write the records of a damaged place that the log has into the ring; True if there were any."""
+    """Write records of a damaged place from the log into the ring. True if the log had any of them."""
     if past is None:
         return False
     changed, position = False, damage.position
