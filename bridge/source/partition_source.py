@@ -191,7 +191,7 @@ def _verified(epoch: int, offset: int, runs: Sequence[RecordRun], buffer: Record
     return RecordBatch(epoch, offset, expected - 1, stamps[0], stamps[-1], tuple(good), buffer.memory)
 
 
-class _HotRing:
+class _AttachedRing:
     """An attached ring."""
 
     def __init__(self, path: Path, lake_epoch: Callable[[int], int]) -> None:
@@ -260,7 +260,7 @@ class PartitionSource:
         self._record_log = record_log
         self._damaged = damaged
         self._passed: dict[tuple[int, int], int] = {}  # (epoch, first) -> end of records that do not verify
-        self._rings: list[_HotRing] = []  # by rising epoch; the last is the ring that is being written
+        self._rings: list[_AttachedRing] = []  # by rising epoch; the last is the ring that is being written
         self._left: Sequence[Epoch] = ()  # in the log, of a ring that is gone
 
     def refresh(self) -> None:
@@ -271,7 +271,7 @@ class PartitionSource:
             return
         if self._rings and self._rings[-1].file == (file.st_dev, file.st_ino):
             return
-        new_ring = _HotRing(self.path, self._lake_epoch)
+        new_ring = _AttachedRing(self.path, self._lake_epoch)
         if any(not _follows(new_ring.epoch, ring.epoch) for ring in self._rings):
             known = self._rings[-1].epoch
             new_ring.close()
@@ -299,7 +299,7 @@ class PartitionSource:
     def epochs(self) -> list[tuple[int, int]]:
         """(epoch, first offset) of all epochs that can be read, in rising order."""
         first_offsets = {span.epoch: span.first_offset for span in self._cold_epochs()}
-        first_offsets |= {hot.epoch: hot.ring.first_offset for hot in self._rings}
+        first_offsets |= {attached.epoch: attached.ring.first_offset for attached in self._rings}
         return sorted(first_offsets.items(), key=lambda item: ring_epoch(item[0]))
 
     def _cold_epochs(self) -> list[Epoch]:
@@ -354,7 +354,7 @@ class PartitionSource:
 
         Raises LogError, OSError, RingError.
         """
-        ring = next((hot.ring for hot in self._rings if hot.epoch == epoch), None)
+        ring = next((attached.ring for attached in self._rings if attached.epoch == epoch), None)
         oldest = ring.extremes().oldest_offset if ring is not None else offset
         if oldest <= offset or self._record_log is None:
             return max(oldest, offset)
@@ -363,7 +363,7 @@ class PartitionSource:
 
     def end_of(self, epoch: int) -> int:
         """The offset behind the last record of an epoch, verified or not; 0: its ring is gone."""
-        ends = (hot.ring.extremes().end_offset for hot in self._rings if hot.epoch == epoch)
+        ends = (attached.ring.extremes().end_offset for attached in self._rings if attached.epoch == epoch)
         return max(ends, default=0)
 
     def capacity(self) -> tuple[int, int] | None:
@@ -387,16 +387,16 @@ class PartitionSource:
             return left, left * RECORD_MIN_BYTES
         if self._rings[-1].epoch != epoch:
             return 1, 1
-        hot = self._rings[-1]
-        ends = hot.ring.extremes()
+        attached = self._rings[-1]
+        ends = attached.ring.extremes()
         if ends.end_offset <= offset:
             # A writer that died within a batch has not announced its last records; they are there
             # nevertheless.
             reader = self.reader_at(epoch, offset)
             return (1, 1) if reader is not None and reader.wait(0) else (0, 0)
         records = ends.end_offset - offset
-        if hot.reader.offset == offset and offset >= ends.oldest_offset:
-            return records, max(ends.end_position - hot.reader.cursor, 0)
+        if attached.reader.offset == offset and offset >= ends.oldest_offset:
+            return records, max(ends.end_position - attached.reader.cursor, 0)
         there = max(ends.end_offset - ends.oldest_offset, 1)
         return records, records * (ends.end_position - ends.oldest_position) // there
 
@@ -406,23 +406,23 @@ class PartitionSource:
         The batch is in `buffer`, and valid until that is reused. Raises SourceError: the ring is damaged, or
         ends before `offset`.
         """
-        hot = next((ring for ring in self._rings if ring.epoch == epoch), None)
+        attached = next((ring for ring in self._rings if ring.epoch == epoch), None)
         for _ in range(ATTEMPTS):
             nearest = self._known_end(epoch, offset)
-            if hot is not None and nearest is None:
+            if attached is not None and nearest is None:
                 try:
-                    return hot.read(offset, limit_bytes, buffer)
+                    return attached.read(offset, limit_bytes, buffer)
                 except OffsetGone as error:
                     nearest = error.nearest
                 except (_Damaged, Corrupt):
-                    nearest = self._behind(hot, offset, buffer)
+                    nearest = self._behind(attached, offset, buffer)
             if nearest is not None and nearest < offset:
                 raise SourceError(
                     f"{self.path}: epoch {ring_epoch(epoch)} ends at offset {nearest}, but {offset} was to "
                     "be read next: the checkpoint is not of this broker",
                     hint=ANOTHER_EDGE,
                 )
-            batch = self._read_cold(epoch, offset, limit_bytes, buffer)
+            batch = self._read_log(epoch, offset, limit_bytes, buffer)
             if batch is not None and (nearest is None or batch.first_offset < nearest):
                 return batch
             if nearest is None:
@@ -439,46 +439,48 @@ class PartitionSource:
         )
         return next(ends, None)
 
-    def _behind(self, hot: _HotRing, offset: int, buffer: RecordBuffer) -> int:
+    def _behind(self, attached: _AttachedRing, offset: int, buffer: RecordBuffer) -> int:
         """The offset behind records that do not verify, at `offset` and after it.
 
         They are remembered, because each step meets them at the end of a ring that is being written. Raises
         SourceError: there is no record behind them.
         """
         end = offset
-        while end < offset + PASSED_MAX and self._is_damaged(hot, end, buffer):
+        while end < offset + PASSED_MAX and self._is_damaged(attached, end, buffer):
             try:
-                hot.reader.seek(end + 1)
+                attached.reader.seek(end + 1)
             except (OffsetGone, Corrupt) as worse:
                 raise SourceError(
-                    f"{self.path}: damaged at offset {end} of epoch {hot.epoch}",
+                    f"{self.path}: damaged at offset {end} of epoch {attached.epoch}",
                     hint="its writer is at fault, or the memory: restart that writer with a new ring",
                 ) from worse
             end += 1
             self._damaged()
-        known = (first for (epoch, first), end in self._passed.items() if (epoch, end) == (hot.epoch, offset))
+        known = (
+            first for (epoch, first), end in self._passed.items() if (epoch, end) == (attached.epoch, offset)
+        )
         first = next(known, offset)
         if first == offset:
             log.warning(
                 "records with wrong checksums skipped ring=%s epoch=%d from=%d",
-                self.path, hot.epoch, offset,
+                self.path, attached.epoch, offset,
             )  # fmt: skip
-        self._passed[hot.epoch, first] = end
+        self._passed[attached.epoch, first] = end
         while len(self._passed) > REMEMBERED_MAX:
             del self._passed[next(iter(self._passed))]
         return end
 
     @staticmethod
-    def _is_damaged(hot: _HotRing, offset: int, buffer: RecordBuffer) -> bool:
+    def _is_damaged(attached: _AttachedRing, offset: int, buffer: RecordBuffer) -> bool:
         try:
-            hot.read(offset, 1, buffer)
+            attached.read(offset, 1, buffer)
         except (_Damaged, Corrupt):
             return True
         except OffsetGone:
             return False
         return False
 
-    def _read_cold(
+    def _read_log(
         self, epoch: int, offset: int, limit_bytes: int, buffer: RecordBuffer
     ) -> RecordBatch | None:
         if self._record_log is None:
@@ -535,8 +537,8 @@ class PartitionSource:
 
     def close(self) -> None:
         """Detach.  May be called twice."""
-        for hot in self._rings:
-            hot.close()
+        for attached in self._rings:
+            attached.close()
         self._rings.clear()
 
 

@@ -126,10 +126,12 @@ def _log_with(name: str, logs: LogSet | None) -> ReadableLog | None:
 
 
 def _entry_of(ring: Ring, stream: Stream, topics: tuple[str, ...] | None, logs: LogSet | None) -> RingEntry:
-    cold = (
+    readable_log = (
         logs.for_clients if logs is not None and stream.durability.is_logged else _log_with(ring.name, logs)
     )
-    return RingEntry(RingSource(ring, cold), stream.name, topics, stream.durability, stream.sync_interval_ms)
+    return RingEntry(
+        RingSource(ring, readable_log), stream.name, topics, stream.durability, stream.sync_interval_ms
+    )
 
 
 def _registry(config: Config) -> GroupRegistry:
