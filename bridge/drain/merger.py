@@ -217,7 +217,7 @@ class Merger:
         return False
 
     def _verified(self, merged: Merged) -> FileFooter | None:
-        """The footer of a merged file, all of which verifies; None: replaced files stay, for it does not."""
+        """The footer of a merged file that is intact; None: it is not, and the replaced files stay."""
         path = merged.entry.path
         try:
             data = self._store.read(path)

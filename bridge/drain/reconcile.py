@@ -51,7 +51,7 @@ def reconcile(
     this installation. `every_day`: another bridge may have put files, under any day.
     """
     names = sorted(set(_names_to_compare(sink, checkpoint, every_day=every_day)))
-    if not _has_strange(checkpoint, names):
+    if not _has_unknown(checkpoint, names):
         return False
     names = _without_doubles(sink, checkpoint, names)
     newer = list(_open(checkpoint, names))
@@ -134,7 +134,7 @@ def _open(checkpoint: Checkpoint, names: Iterable[FileName]) -> Iterator[FileNam
     return (name for name in names if name.drain_seq > checkpoint.drain_seq or name.drain_seq in numbers)
 
 
-def _has_strange(checkpoint: Checkpoint, names: Iterable[FileName]) -> bool:
+def _has_unknown(checkpoint: Checkpoint, names: Iterable[FileName]) -> bool:
     """True if one of the names is not a file of this checkpoint."""
     ours = {_plain(intent.name(checkpoint.edge)) for intent in checkpoint.intents}
     return any(_plain(name) not in ours for name in _open(checkpoint, names))
@@ -169,7 +169,7 @@ def _may_be_behind(sink: FileSink, checkpoint: Checkpoint, numbers: Sequence[int
         return True
     dates = [(day + timedelta(days=number)).isoformat() for number in range((today - day).days + 1)]
     prefixes = [f"dt={date}/{number:016d}-" for date in dates for number in numbers]
-    return _has_strange(
+    return _has_unknown(
         checkpoint, (name for prefix in prefixes for name in _named(sink, checkpoint.edge, prefix))
     )
 

@@ -283,7 +283,7 @@ class PartitionSource:
 
     def use_log_only(self) -> None:
         """Read from the log only, because the ring is gone. Raises LogError, OSError."""
-        self._left = self._cold_epochs()
+        self._left = self._log_epochs()
 
     def read_to_its_end(self) -> None:
         """Mark all as read: a ring that is gone has no more records that wait."""
@@ -298,11 +298,11 @@ class PartitionSource:
 
     def epochs(self) -> list[tuple[int, int]]:
         """(epoch, first offset) of all epochs that can be read, in rising order."""
-        first_offsets = {span.epoch: span.first_offset for span in self._cold_epochs()}
+        first_offsets = {span.epoch: span.first_offset for span in self._log_epochs()}
         first_offsets |= {attached.epoch: attached.ring.first_offset for attached in self._rings}
         return sorted(first_offsets.items(), key=lambda item: ring_epoch(item[0]))
 
-    def _cold_epochs(self) -> list[Epoch]:
+    def _log_epochs(self) -> list[Epoch]:
         """Epochs of which the log has records."""
         spans = self._record_log.epochs(self.path.name) if self._record_log else []
         return [span._replace(epoch=self._lake_epoch(span.epoch)) for span in spans]
@@ -358,7 +358,7 @@ class PartitionSource:
         oldest = ring.extremes().oldest_offset if ring is not None else offset
         if oldest <= offset or self._record_log is None:
             return max(oldest, offset)
-        spans = [span for span in self._cold_epochs() if span.epoch == epoch]
+        spans = [span for span in self._log_epochs() if span.epoch == epoch]
         return min([max(span.first_offset, offset) for span in spans if span.end_offset > offset] + [oldest])
 
     def end_of(self, epoch: int) -> int:

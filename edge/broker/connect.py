@@ -253,8 +253,10 @@ class ConnectHandler:
         return self._clients.refusal_of_will(client_info, packet.will, held_by) or None
 
     def _may_have(self, table: int, client_info: ClientInfo, held: Session | None) -> bool:
-        """True if the owner of a client may have one of a table. `held`: the session by which the client has
-        it already, perhaps under another owner: the client connected from another address, for instance.
+        """True if the owner of a client may have one more entry of a table.
+
+        `held`: the session by which the client has the entry already, perhaps under another owner: the client
+        may have another address now.
         """
         owner = key_of(client_info)
         if held is None:

@@ -79,7 +79,7 @@ def rings_of(reader: LogReader) -> set[str]:
 
 
 def foreign_rings(directory: Path, place: Path, reader: LogReader) -> set[str]:
-    """Rings that a log in `place` has, and that it may_have() not: such directories were exchanged."""
+    """Rings in the log at `place` that may_have() excludes: the directories of two logs were exchanged."""
     if may_have(directory, place, ""):
         return set()
     return {name for name in rings_of(reader) if not may_have(directory, place, name)}
