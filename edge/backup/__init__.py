@@ -2,10 +2,10 @@
 
     layout.py      the files of a broker that a backup has, and their names there
     manifest.py    the list of files with sizes and checksums, written last
-    copying.py     one file: hard link, shared blocks or copy
+    file_copy.py   one file: hard link, shared blocks or copy
     log_tail.py    the end of a log as the next start finds it
-    writing.py     the order in which a backup is made
-    restoring.py   verification, and the copy into empty directories
+    creation.py    the order in which a backup is made
+    restore.py     verification, and the copy into empty directories
 
 Never changes a file of the broker. Rings are memory, and not part of a backup.
 """

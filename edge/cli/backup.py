@@ -21,10 +21,10 @@ from pathlib import Path
 
 import msgspec
 
+from edge.backup.creation import make_backup, total_bytes
 from edge.backup.layout import BrokerFiles
 from edge.backup.manifest import Manifest, read_manifest
-from edge.backup.restoring import verify_backup
-from edge.backup.writing import make_backup, total_bytes
+from edge.backup.restore import verify_backup
 from edge.cli.argument_types import directory
 from edge.cli.config_options import add_config_arguments, configured
 from edge.cli.exit_status import Exit

@@ -20,7 +20,7 @@ import msgspec
 
 from edge.backup.layout import BrokerFiles
 from edge.backup.manifest import read_manifest
-from edge.backup.restoring import (
+from edge.backup.restore import (
     check_empty,
     damaged_files,
     leave_earlier_installation,

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from edge.backup.copying import Advance
+from edge.backup.creation import make_backup
+from edge.backup.file_copy import Advance
 from edge.backup.layout import BrokerFiles
 from edge.backup.manifest import MANIFEST_NAME, partial_of, read_manifest
-from edge.backup.restoring import restore_backup, verify_backup
-from edge.backup.writing import make_backup
+from edge.backup.restore import restore_backup, verify_backup
 from edge.config import loader
 from edge.errors import EdgeError
 from edge.local.protocol import Connection, Save, Saved

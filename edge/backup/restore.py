@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from edge.backup.copying import Advance, checksum, copy_file
+from edge.backup.file_copy import Advance, checksum, copy_file
 from edge.backup.layout import INSTALLATION, LOG, STATE, BrokerFiles
 from edge.backup.manifest import MANIFEST_NAME, BackupFile, Manifest
 from edge.config.directory_lock import LOCK_NAME, RESTORING_NAME

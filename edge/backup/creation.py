@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge.backup.copying import Advance, copy_database, copy_file
+from edge.backup.file_copy import Advance, copy_database, copy_file
 from edge.backup.layout import (
     LAST,
     LOG,
