@@ -7,7 +7,7 @@
     engine_rings.py        the ring of each topic; durability.py: refusals, and progress of sinks
     sessions.py            sessions; log_backfill.py: their records that only the log has; wills.py: wills
     retained_delivery.py   retained messages of new subscriptions
-    authorization.py       permissions; limits.py, owners.py, tenant_usage.py: limits
+    authorization.py       permissions; limits.py, quotas.py, tenant_usage.py: limits
     counters.py            counters by cause and by client
     deferred.py            answers that come later; sliced_work.py: long work in steps
 

@@ -30,8 +30,8 @@ from edge.broker.authorization import Authorization
 from edge.broker.connections import ConnectedClient, Connections, audit_facts, encode_within
 from edge.broker.deferred import DeferredDecisions
 from edge.broker.limits import BrokerLimits
-from edge.broker.owners import key_of
 from edge.broker.plain_connect import PlainConnects
+from edge.broker.quotas import key_of
 from edge.broker.sessions import NEVER_S, Session, Sessions
 from edge.broker.waiting_connects import WaitingConnects
 from edge.engine.connect_calls import PlainConnect, connect_of

@@ -50,7 +50,7 @@ from edge.broker.enhanced_auth import EnhancedAuth
 from edge.broker.internal_publisher import RETRY_S, InternalPublisher
 from edge.broker.limits import BrokerLimits
 from edge.broker.log_backfill import LogBackfill
-from edge.broker.owners import Owners, key_of
+from edge.broker.quotas import Owners, key_of
 from edge.broker.retained_authors import author_of
 from edge.broker.retained_delivery import Retained
 from edge.broker.router import Router

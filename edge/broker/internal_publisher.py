@@ -11,7 +11,7 @@ from collections import deque
 from msgspec import Struct
 
 from edge.auth.tenant_names import prefix_in
-from edge.broker.owners import owner_in
+from edge.broker.quotas import owner_in
 from edge.broker.retained_authors import UNKNOWN_AUTHOR
 from edge.broker.router import Router
 from edge.engine.engine import FULL, OK, Engine
@@ -27,7 +27,7 @@ class _InternalMessage(Struct, frozen=True):
     payload: bytes
     flags: int
     properties: bytes
-    owner: bytes = b""  # key of edge.broker.owners: a retained message counts for this owner
+    owner: bytes = b""  # key of edge.broker.quotas: a retained message counts for this owner
     author: bytes = b""  # author (edge.broker.retained_authors) of a retained message
     publisher: int = 0  # handle of a session: its subscriptions with No Local do not get the message
 

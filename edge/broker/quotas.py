@@ -1,6 +1,6 @@
-"""Owners: the user or address that a client's part of each shared table counts for, and reports of refusals.
+"""Quotas: the owner that an entry of a shared table counts for, a user or address, and reports of refusals.
 
-Owns the format of a key. The engine owns the accounts and the rule (ringbuf/c/mqtt/owners.c).
+Owns the format of a key. The engine owns the accounts and the rule (ringbuf/c/mqtt/quotas.c).
 
     byte  rest            owner
     u     user name       an authenticated user

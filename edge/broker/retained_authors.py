@@ -1,7 +1,7 @@
 """Authors of retained messages: the facts of a publisher by which rules decide.
 
 Owns the format: msgpack, an array of the fields below. Rule for change: a further field goes to the end, with
-a default. The engine stores these bytes with a retained message (ringbuf/c/mqtt/owners.h), and never reads
+a default. The engine stores these bytes with a retained message (ringbuf/c/mqtt/quotas.h), and never reads
 them.
 
 Texts of clients are cut to TEXT_MAX, so an author is bounded. A rule for a longer client identifier or user

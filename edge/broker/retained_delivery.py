@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from edge.auth.interfaces import AllowedFilters, ClientInfo
 from edge.auth.tenant_names import prefix_in
-from edge.broker.owners import NO_OWNER, key_of, owner_in
+from edge.broker.quotas import NO_OWNER, key_of, owner_in
 from edge.broker.retained_authors import NO_AUTHOR, UNKNOWN_AUTHOR, client_info_of_author
 from edge.broker.router import Router
 from edge.broker.sessions import Session

@@ -25,7 +25,7 @@ from edge.auth.tenant_names import is_reserved
 from edge.broker.delayed_topics import delayed_target
 from edge.broker.durability import RingDurability
 from edge.broker.engine_rings import EngineRings, PartitionLike, StreamRules
-from edge.broker.owners import NO_OWNER
+from edge.broker.quotas import NO_OWNER
 from edge.broker.session_routes import SessionRoutes
 from edge.broker.sessions import Session, SessionLimits
 from edge.broker.sliced_work import Steps, at_once

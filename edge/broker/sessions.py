@@ -19,7 +19,7 @@ from itertools import islice
 from msgspec import Struct, field
 
 from edge.auth.interfaces import ClientInfo
-from edge.broker.owners import key_of
+from edge.broker.quotas import key_of
 from edge.broker.retained_authors import author_of
 from edge.engine.engine import Engine
 from edge.engine.timer_heap import TimerHeap

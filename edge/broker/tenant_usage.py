@@ -13,7 +13,7 @@ from typing import Any
 
 from edge.auth.tenant_names import prefix_of
 from edge.auth.tenants import Tenants
-from edge.broker.owners import limits_in
+from edge.broker.quotas import limits_in
 from edge.broker.wills import Wills
 from edge.engine.engine import Engine, Table
 

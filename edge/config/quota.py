@@ -1,6 +1,6 @@
 """Settings of quotas, in [quota]: the shares of one user or address in the tables that all clients share.
 
-Owns what may be set; the tables are those of [limits], the rule is the engine's (ringbuf/c/mqtt/owners.c).
+Owns what may be set; the tables are those of [limits], the rule is the engine's (ringbuf/c/mqtt/quotas.c).
 """
 
 from __future__ import annotations

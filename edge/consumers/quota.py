@@ -1,7 +1,7 @@
 """Quotas of consumers: limits of one connection, of all, and the share that one owner may have.
 
 An owner is a user of this machine, an address, or a CURVE key; a program gets no further share by opening
-further connections. The rule is that of MQTT clients (ringbuf/c/mqtt/owners.c): an owner may take more while
+further connections. The rule is that of MQTT clients (ringbuf/c/mqtt/quotas.c): an owner may take more while
 what it then has is at most SHARE times what is then free.
 """
 

@@ -71,7 +71,7 @@ class DropCause(NamedCode):
 
 
 class Table(NamedCode):
-    """A table that all clients share, and of which an owner (edge.broker.owners) has a part."""
+    """A table that all clients share, and of which an owner (edge.broker.quotas) has a part."""
 
     OPENING = lib.MQ_OWNED_OPENING  # connections before CONNECT was accepted
     CONNECTIONS = lib.MQ_OWNED_CONNECTIONS

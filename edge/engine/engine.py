@@ -465,7 +465,7 @@ class Engine(ConnectEngine, JournalEngine, RoutingEngine, SpillEngine, Protocol)
     ) -> int:
         """Append and route a message of this process: OK, FULL (try again), or another code: dropped and
         counted. `flags` FLAG_QOS, FLAG_RETAIN, FLAG_EXPIRY; `properties` as in a record, b"" for none. A
-        retained message counts for `owner` (key of edge.broker.owners), and has this `author`
+        retained message counts for `owner` (key of edge.broker.quotas), and has this `author`
         (edge.broker.retained_authors). `publisher`: session that does not get it by No Local; 0: none.
         """
 

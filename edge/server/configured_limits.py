@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge.broker.limits import BrokerLimits
-from edge.broker.owners import owner_max
+from edge.broker.quotas import owner_max
 from edge.broker.router import TopicLimits
 from edge.broker.sessions import SessionLimits
 from edge.broker.wills import WillLimits

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from edge.broker.durability import Lost
-from edge.broker.owners import owner_in
+from edge.broker.quotas import owner_in
 from edge.config.schema import AckGate, Durability, Stream
 from edge.consumers.dead_letters import Fate, Outgoing
 from edge.engine.engine import OK, TOO_LARGE

@@ -35,7 +35,7 @@
  *   deliver.c               delivery: selects the next messages for a connection
  *   frame.c                 a position -> a PUBLISH frame in a connection's output
  *   topic_aliases.c         topic aliases of those frames (out/), and of a client's PUBLISHes (in/)
- *   owners.c                use of each shared table per user or address
+ *   quotas.c                use of each shared table per user or address
  *   tenants.c               name spaces of clients, and their use of each shared table
  *   slab.c                  items that never move, and their handles
  *   lists.c                 queues of linked items, and arrays of numbers
@@ -581,7 +581,7 @@ void mq_rate_begin(const mq_engine *engine, mq_connection *connection); /* CONNE
 void mq_acks_release(mq_engine *engine);
 void mq_acks_lost(mq_engine *engine, uint32_t ring, uint64_t from, uint64_t to);
 
-#include "mqtt/owners.h"
+#include "mqtt/quotas.h"
 #include "mqtt/tenants.h"
 #include "mqtt/route/topics.h"
 

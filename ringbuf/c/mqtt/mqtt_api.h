@@ -88,7 +88,7 @@ enum { /* event that PUBACK and PUBREC wait for */
        MQ_GATE_UPSTREAM = 2 /* the sinks of all bridges that drain the ring */
 };
 
-enum { /* tables shared by all clients, with a limit per owner (owners.c) */
+enum { /* tables shared by all clients, with a limit per owner (quotas.c) */
        MQ_OWNED_OPENING = 0, /* connections before CONNECT was accepted, by address */
        MQ_OWNED_CONNECTIONS = 1,
        MQ_OWNED_SESSIONS = 2, /* sessions that outlast their connection */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Owners: the use of each shared table by one user or address.
+ * Quotas: the part of each shared table that one user or address, its owner, may use.
  *
  * An owner is a logged-in user or an address (for IPv6 its /64), identified by its key
- * (edge/broker/owners.py).  It lives while a connection, session, topic or retained message references it.
+ * (edge/broker/quotas.py).  It lives while a connection, session, topic or retained message references it.
  * Its use counts for its tenant, too, which has limits of its own.
  *
  * The rule.  An owner may take more of a table if its use is then at most share_percent / (100 -
@@ -13,7 +13,7 @@
  * are refused.  The limits in owner_max always apply.  For topics only these apply: a full table forgets idle
  * topics without a loss.
  */
-#include "mqtt/owners.h"
+#include "mqtt/quotas.h"
 
 #include <stdlib.h>
 

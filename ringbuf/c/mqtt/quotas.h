@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Owners: the use of each shared table by one user or address (owners.c).
+ * Quotas: the part of each shared table that one user or address, its owner, may use (quotas.c).
  */
-#ifndef BRIM_MQTT_OWNERS_H
-#define BRIM_MQTT_OWNERS_H
+#ifndef BRIM_MQTT_QUOTAS_H
+#define BRIM_MQTT_QUOTAS_H
 
 #include "mqtt/mqtt.h"
 

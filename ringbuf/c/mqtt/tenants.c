@@ -14,7 +14,7 @@
  * (acl_cache.c), and gets only records whose topic begins with its prefix (frame.c).
  *
  * The tenant of an owner is in its key: t, NAME, 0, and the key of the user or address
- * (edge/broker/owners.py).
+ * (edge/broker/quotas.py).
  */
 #include "mqtt/tenants.h"
 

@@ -130,7 +130,7 @@ PyObject *engine_refuse(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_upstream(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_upstream_lost(engine_object *self, args_t args, Py_ssize_t count);
 
-/* py_owners.c */
+/* py_quotas.c */
 /* Owner with an added reference.  NULL without an exception: the key is empty, or memory is short. */
 mq_owner *owner_from(engine_object *self, PyObject *key);
 mq_author *author_from(mq_owner *owner, PyObject *facts); /* likewise */

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from edge.broker.owners import owner_text
+from edge.broker.quotas import owner_text
 from edge.config.quota import TenantQuota
 from edge.config.tenant import Tenant
 from edge.delayed.store import OVERHEAD_BYTES, DelayedMessage

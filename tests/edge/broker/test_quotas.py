@@ -10,7 +10,7 @@ import pytest
 
 from edge.auth.interfaces import ClientInfo
 from edge.broker.dispatcher import BrokerLimits
-from edge.broker.owners import key_of, owner_max, owner_text
+from edge.broker.quotas import key_of, owner_max, owner_text
 from edge.broker.session_admin import SessionAdmin
 from edge.broker.sessions import SessionLimits
 from edge.config.listener import Listener as Settings
@@ -339,7 +339,7 @@ def test_the_log_names_the_owner_and_the_setting_and_not_each_time(caplog: pytes
     with bench_of(sessions_max=8) as bench, caplog.at_level(logging.WARNING):
         for n in range(30):
             code_of(bench, "mallory", f"m{n}")
-        (line,) = (it.getMessage() for it in caplog.records if it.name == "edge.broker.owners")
+        (line,) = (it.getMessage() for it in caplog.records if it.name == "edge.broker.quotas")
         assert 'owner="user mallory"' in line
         assert "limits.sessions_max" in line
         assert "table=sessions" in line

@@ -14,7 +14,7 @@ from edge.auth.interfaces import ClientCertificate, ClientInfo, ListenerPolicy
 from edge.auth.tenant_names import MARK, full_filter, is_reserved, prefix_in, prefix_of
 from edge.auth.tenants import Tenants
 from edge.broker.dispatcher import BrokerLimits
-from edge.broker.owners import key_of, owner_text
+from edge.broker.quotas import key_of, owner_text
 from edge.broker.router import TopicLimits
 from edge.config.quota import TenantQuota
 from edge.config.tenant import TENANTS_MAX, Tenant
