@@ -104,7 +104,7 @@ edge.server: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.si
     persistence.maintenance ringbuf msgspec
 edge.web: EDGE bridge.drain bridge.errors edge.auth edge.config edge.consumers edge.local edge.mqtt
     edge.observe edge.rpc edge.transport edge.verb_process ringbuf msgspec starlette uvicorn
-edge.doctor: EDGE FILES edge.auth edge.config edge.observe edge.server edge.transport ringbuf
+edge.doctor: EDGE FILES edge.auth edge.config edge.observe edge.server edge.streams edge.transport ringbuf
 edge.cli: PERSISTENCE EDGE bridge.drain bridge.errors bridge.format bridge.payloads bridge.sinks bridge.source
     edge.auth edge.auth.amqtt_compat edge.backup edge.client edge.config edge.consumers edge.doctor
     edge.load edge.local edge.log edge.mqtt edge.observe edge.server edge.sim edge.sql edge.streams

@@ -27,7 +27,10 @@ from edge.config.named_files import tls_places, unreadable_by_service
 from edge.config.schema import Config
 from edge.doctor.service import ServiceUnknown, service_of
 from edge.errors import ConfigError, EdgeError, with_hint
+from edge.server.memory_budget import fitted_limits, lowered_limits, misfit
+from edge.streams.ring_sizes import fitted_to_memory
 from edge.web.roles import UserFile
+from ringbuf.free_memory import memory_limit_bytes
 
 
 class ConfigVerdict(NamedTuple):
@@ -59,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _verdict_of(file: Path) -> ConfigVerdict:
-    service = _service_notes(file)
+    service, memory_bytes = _service_notes(file)
     try:
         config = loader.load(file)
     except ConfigError as error:
@@ -75,23 +78,34 @@ def _verdict_of(file: Path) -> ConfigVerdict:
         return ConfigVerdict(mistakes)
     rules = rule_warnings(config, files) if files.rules is not None else ()
     shared = (f"{it.files} holds records of {it.owners}; {it.remedy}" for it in shared_stores(config))
+    fitting = fitted_limits(fitted_to_memory(config, memory_bytes), memory_bytes)
+    memory = [text] if (text := misfit(fitting, memory_bytes)) else []
     return ConfigVerdict(
         (),
-        [*service.effect, *_summary(config), *_auth_summary(config, files)],
-        [*service.warnings, *rules, *shared, *unreadable_by_service(file, config)],
+        [*service.effect, *_summary(fitting), *_auth_summary(config, files)],
+        [
+            *service.warnings,
+            *memory,
+            *rules,
+            *shared,
+            *unreadable_by_service(file, config),
+        ],
     )
 
 
-def _service_notes(file: Path) -> ConfigVerdict:
-    """Select the directories of the service that runs with the file, and name it."""
+def _service_notes(file: Path) -> tuple[ConfigVerdict, int]:
+    """Select the directories of the service that runs with the file, and name it. Also returns its memory."""
+    memory_bytes = memory_limit_bytes()
     try:
         service = service_of(file)
     except ServiceUnknown as error:
-        return ConfigVerdict((), (), [f"{with_hint(error)}; the directories shown are those of this user"])
+        text = f"{with_hint(error)}; the directories shown are those of this user"
+        return ConfigVerdict((), (), [text]), memory_bytes
     if service is None:
-        return ConfigVerdict(())
+        return ConfigVerdict(()), memory_bytes
     service.set_directories()
-    return ConfigVerdict((), [f"service   {service.unit}, user {service.user}"])
+    effect = [f"service   {service.unit}, user {service.user}"]
+    return ConfigVerdict((), effect), min(memory_bytes, service.memory_max_bytes)
 
 
 def _tls_mistakes(config: Config) -> Iterator[str]:
@@ -228,6 +242,10 @@ def _auth_summary(config: Config, files: AuthFiles) -> Iterator[str]:
         yield f"plug-in   {plugin.path}"
 
 
+def _in_words(setting: str, value: int) -> str:
+    return bytes_in_words(value) if setting.endswith("_bytes") else str(int(value))
+
+
 def _summary(config: Config) -> Iterator[str]:
     from bridge.sinks.interface import shown
 
@@ -245,6 +263,9 @@ def _summary(config: Config) -> Iterator[str]:
     memory = sum(stream.partitions * stream.ring_bytes for stream in config.stream)
     memory += sum(producer.ring_bytes for producer in config.producer)
     yield f"memory    {bytes_in_words(memory)} in {config.runtime_dir}"
+    if lowered := lowered_limits(config):
+        values = (f"{name} {_in_words(name, value)}" for name, value in lowered.items())
+        yield f"limits    lowered to fit the memory: {', '.join(values)}"
     yield f"zmq       {config.zmq_endpoint if config.zmq.enabled else 'off'}"
     for producer in config.producer:
         yield f"producer  {producer.name} of {producer.stream}: {bytes_in_words(producer.ring_bytes)}"

@@ -5,9 +5,9 @@
     brim config set NAME VALUE -c FILE  change a setting of FILE; comments and order stay
     brim config init                    a commented configuration file, on standard output
 
-SOURCE is `default`, or `configured` for a value of the file, of the command line, or of the broker itself
-where it had to use a smaller ring. Passwords and keys are not shown, and diff does not compare them. Only the
-broker's own user and root may read the configuration.
+SOURCE is `default`, `configured` for a value of the file or of the command line, or `lowered` for a default
+that the start has lowered to fit the memory. Passwords and keys are not shown, and diff does not compare
+them. Only the broker's own user and root may read the configuration.
 
 Exit status: 0 done, 1 diff: the file has other settings, 2 wrong arguments, 3 no broker is reachable,
 4 refused.
@@ -117,22 +117,21 @@ def run(arguments: argparse.Namespace) -> int:
     config = loader.load(Path(arguments.names[0])) if arguments.what == "diff" else None
     directory = arguments.runtime_dir or (config.runtime_dir if config is not None else None)
     with Connection(directory) as connection:
-        running = connection.request(Settings(), SettingList).settings
+        answer = connection.request(Settings(), SettingList)
     if config is None:
-        return _show(running, arguments)
-    rows = [
-        {"name": name, "running": now, "file": then} for name, now, then in public_changes(running, config)
-    ]
+        return _show(answer, arguments)
+    changes = public_changes(answer.settings, config, answer.lowered)
+    rows = [{"name": name, "running": now, "file": then} for name, now, then in changes]
     print_listing(rows, _CHANGED, arguments)
     return Exit.INCOMPLETE if rows else 0
 
 
-def _show(running: dict[str, Any], arguments: argparse.Namespace) -> int:
-    names = flat_settings(running)
+def _show(answer: SettingList, arguments: argparse.Namespace) -> int:
+    names = flat_settings(answer.settings)
     for text in arguments.names:
         if not any(text in name for name in names):
             raise EdgeError(f"no setting has {text!r} in its name", hint="`brim config show` has all names")
-    print_listing(_settings(running, arguments), _SHOWN, arguments)
+    print_listing(_settings(answer, arguments), _SHOWN, arguments)
     return 0
 
 
@@ -158,10 +157,11 @@ def _next_step(changed: Sequence[tuple[str, Any, Any]]) -> str:
     return "a restart of the broker applies the change"
 
 
-def _settings(running: dict[str, Any], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    defaults = default_settings(running, loader.parse(""))
-    for name, value in flat_settings(running).items():
-        source = "default" if name in defaults and defaults[name] == value else "configured"
+def _settings(answer: SettingList, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    defaults = default_settings(answer.settings, loader.parse(""))
+    for name, value in flat_settings(answer.settings).items():
+        is_default = name in defaults and defaults[name] == value
+        source = "lowered" if name in answer.lowered else "default" if is_default else "configured"
         chosen = not arguments.names or any(text in name for text in arguments.names)
-        if chosen and (source != "default" or not arguments.set):
+        if chosen and (source == "configured" or not arguments.set):
             yield {"name": name, "value": value, "source": source}

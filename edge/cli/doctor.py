@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -26,6 +27,7 @@ from edge.doctor.findings import Finding, Severity, error, ok, warning
 from edge.doctor.service import ServiceUnknown, SystemdService, installed_service, service_of
 from edge.errors import BrokerUnreachable, ConfigError
 from edge.terminal_escape import escaped
+from ringbuf.free_memory import memory_limit_bytes
 
 _COLORS = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.ERROR: "red"}
 
@@ -86,7 +88,8 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     from edge.doctor.machine import check_machine
 
     status = _status(config)
-    yield from check_machine(config, runs=status is not None)
+    memory_bytes = min(memory_limit_bytes(), service.memory_max_bytes if service else sys.maxsize)
+    yield from check_machine(config, runs=status is not None, memory_bytes=memory_bytes)
     yield from check_files(config, runs=status is not None)
     yield from check_ports(config) if status is None else check_broker(status, VERSION)
     yield from check_targets(config)

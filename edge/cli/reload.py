@@ -38,10 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     directory = arguments.runtime_dir or (wanted.runtime_dir if wanted else None)
     with Connection(directory, timeout_s=RELOAD_S) as connection:
         answer = connection.request(Reload(), Reloaded)
-        running = connection.request(Settings(), SettingList).settings
+        running = connection.request(Settings(), SettingList)
     restart = list(answer.needs_restart)
     if wanted is not None:
-        differ = (name for name, _, _ in public_changes(running, wanted))
+        differ = (name for name, _, _ in public_changes(running.settings, wanted, running.lowered))
         restart = sorted({*restart, *differ})
     if arguments.json:
         facts = {"applied": answer.applied, "failed": answer.failed, "needs_restart": restart}

@@ -12,14 +12,14 @@ Changes never contain a secret: a setting whose secret differs has HIDDEN as bot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
 from edge.config import loader
-from edge.config.limits import Limits
+from edge.config.limits import DefaultSize, Limits
 from edge.config.public_settings import (
     HIDDEN,
     all_settings,
@@ -27,6 +27,7 @@ from edge.config.public_settings import (
     own_values,
     public_settings,
     repeated_sections,
+    sizes_of_kind,
 )
 from edge.config.schema import Config
 from edge.config.tenant import Tenant
@@ -80,12 +81,18 @@ def setting_changes(running: Config, wanted: Config) -> Iterator[Change]:
         yield name, now, then
 
 
-def public_changes(running: dict[str, Any], wanted: Config) -> Iterator[Change]:
+def public_changes(
+    running: dict[str, Any], wanted: Config, lowered: Collection[str] = ()
+) -> Iterator[Change]:
     """Each setting that differs from public_settings() of the configuration in effect.
 
-    Secrets are not compared: `running` does not have them.
+    Secrets are not compared: `running` does not have them. `lowered`: settings with defaults that the start
+    has lowered.
     """
-    yield from _changes(running, public_settings(wanted))
+    defaults = sizes_of_kind(wanted, DefaultSize)
+    for change in _changes(running, public_settings(wanted)):
+        if change[0] not in lowered or change[0] not in defaults:
+            yield change
 
 
 def _changes(running: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Change]:

@@ -13,9 +13,11 @@ from typing import Any, Final, get_args, get_type_hints
 import msgspec
 from msgspec.structs import FieldInfo, fields
 
+from edge.config.limits import DefaultSize
 from edge.config.schema import Config
 
 HIDDEN: Final = "(hidden)"
+_MARK: Final = "\0"  # no setting has this value
 # Options of sinks and plug-ins are free: their names decide. Files and directories are no secrets.
 _SECRET = re.compile(r"pass|secret|token|key|credential|sasl|conninfo", re.IGNORECASE)
 _PLACE = re.compile(r"_(file|dir|max|bytes|s|ms)$")
@@ -32,6 +34,16 @@ def all_settings(config: Config) -> dict[str, Any]:
     """The same with secrets; flat_settings() has the same names for both."""
     settings: dict[str, Any] = msgspec.to_builtins(config, enc_hook=_plain)
     return settings
+
+
+def sizes_of_kind(config: Config, kind: type[DefaultSize]) -> tuple[str, ...]:
+    """Names of the settings whose value is a DefaultSize, or a LoweredSize."""
+
+    def marked(value: Any) -> Any:
+        return _MARK if isinstance(value, kind) else _plain(value)
+
+    settings = flat_settings(msgspec.to_builtins(config, enc_hook=marked))
+    return tuple(name for name, value in settings.items() if value == _MARK)
 
 
 def flat_settings(settings: dict[str, Any]) -> dict[str, Any]:
@@ -71,6 +83,8 @@ def _default(one: FieldInfo) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, int):  # DefaultSize
+        return int(value)
     return str(value) if isinstance(value, Path) else repr(value)
 
 

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, field
 
 from edge.config.directories import default_runtime_dir, default_state_dir, instance, is_socket_file
-from edge.config.limits import Limits
+from edge.config.limits import DefaultSize, Limits
 from edge.config.listener import Listener, Tls
 from edge.config.quota import Quota
 from edge.config.tenant import Tenant
@@ -92,10 +92,6 @@ class Durability(StrEnum):
 _ACK_GATES = {Durability.DISK: AckGate.DURABLE, Durability.UPSTREAM: AckGate.UPSTREAM}
 
 
-class DefaultBytes(int):
-    """A size that is not configured: the start lowers it if there is no room (edge/streams/ring_sizes.py)."""
-
-
 class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Class of topics that share rings and settings, in [[stream]].
 
@@ -110,9 +106,10 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitions: Annotated[int, Meta(ge=1, le=64, description="one ring each")] = 1
     """Partitions of the stream. Order holds within a partition, and a topic always goes to the same
     partition."""
-    ring_bytes: RingBytes = DefaultBytes(64 * MIB)
+    ring_bytes: RingBytes = DefaultSize(64 * MIB)
     """Size of the ring of one partition. 64 MiB hold 25 s of 10,000 messages of 200 bytes a second. Not
-    set: smaller where runtime_dir has less room. A record is at most a quarter of it."""
+    set: smaller where runtime_dir has less room, or where all rings would take more than a quarter of the
+    memory. A record is at most a quarter of it."""
     when_full: Literal["overwrite", "block", "reject"] = "overwrite"
     """Effect of a full ring on publishers. overwrite: slow readers lose records (counted per reader); only
     the log can slow publishers down.  block: the publisher waits for blocking readers.  reject: the message

@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from edge.config.schema import Config
 from edge.doctor.findings import Finding, error, nearest, ok, warning
+from edge.server.memory_budget import fitted_limits, lowered_limits, misfit
+from edge.streams.ring_sizes import fitted_to_memory
 from ringbuf.extras import install_package
 from ringbuf.free_memory import free_memory_bytes
 
@@ -21,11 +23,12 @@ CLOCK_ERROR = 5  # TIME_ERROR of adjtimex(2): not synchronized
 MIB = 1 << 20
 
 
-def check_machine(config: Config, *, runs: bool) -> Iterator[Finding]:
-    """All checks of this file. `runs`: a broker has its rings already."""
+def check_machine(config: Config, *, runs: bool, memory_bytes: int) -> Iterator[Finding]:
+    """All checks of this file. `runs`: a broker has its rings already. `memory_bytes`: that it may use."""
     yield _kernel(platform.release())
     yield from _limits()
     yield _shared_memory(config, runs=runs)
+    yield _memory(config, memory_bytes)
     yield _clock(_clock_state())
     yield from _packages()
 
@@ -68,6 +71,17 @@ def _shared_memory(config: Config, *, runs: bool) -> Finding:
         return error("shared memory", f"{memory} MiB of memory free", limit, fix)
     fix = f"lower ring_bytes or partitions, or `mount -o remount,size={2 * (needed + size - free)}m {place}`"
     return error("shared memory", value, limit, fix)
+
+
+def _memory(config: Config, memory_bytes: int) -> Finding:
+    """Memory for rings and full tables."""
+    fitting = fitted_limits(fitted_to_memory(config, memory_bytes), memory_bytes)
+    value = f"{memory_bytes // MIB} MiB that the broker may use"
+    if text := misfit(fitting, memory_bytes):
+        limit, _, fix = text.partition("; ")
+        return warning("memory", value, limit, fix)
+    lowered = ", ".join(lowered_limits(fitting))
+    return ok("memory", value, f"all tables fit; lowered: {lowered}" if lowered else "all tables fit")
 
 
 def _clock_state() -> int:

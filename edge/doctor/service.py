@@ -11,6 +11,7 @@ import os
 import pwd
 import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from pathlib import Path
 from edge.config.directories import INSTANCE, instance
 from edge.errors import EdgeError
 
-_PROPERTIES = "Id,LoadState,User,Group,SupplementaryGroups,ExecStart,RuntimeDirectory,StateDirectory"
+_PROPERTIES = (
+    "Id,LoadState,User,Group,SupplementaryGroups,ExecStart,RuntimeDirectory,StateDirectory,MemoryMax"
+)
 _TIMEOUT_S = 10.0
 _BOOTED = Path("/run/systemd/system")  # exists if systemd manages this machine: sd_booted(3)
 
@@ -39,6 +42,7 @@ class SystemdService:
     state_dir: Path
     group: str = ""  # "": that of the user
     more_groups: tuple[str, ...] = ()
+    memory_max_bytes: int = sys.maxsize  # MemoryMax=
 
     def enter(self) -> bool:
         """Set the directories of the service; as root, become its user, with its groups.
@@ -121,7 +125,10 @@ def parse_properties(text: str) -> SystemdService | None:
         group, more = values.get("Group", ""), tuple(values.get("SupplementaryGroups", "").split())
         _group_ids([*([group] if group else []), *more])
         places = Path("/run", directory), Path("/var/lib", state)
-        return SystemdService(values["Id"], entry.pw_name, _config_in(words), *places, group, more)
+        memory = values.get("MemoryMax", "")
+        memory_bytes = int(memory) if memory.isdecimal() else sys.maxsize  # "infinity"
+        names = values["Id"], entry.pw_name
+        return SystemdService(*names, _config_in(words), *places, group, more, memory_bytes)
     return None
 
 

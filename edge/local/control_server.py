@@ -32,7 +32,8 @@ from edge.broker.retained_admin import PAGE_BYTES, RetainedAdmin
 from edge.broker.session_admin import SessionAdmin, SessionListing
 from edge.broker.synced_changes import SyncedChanges
 from edge.config.directories import control_socket
-from edge.config.public_settings import public_settings
+from edge.config.limits import LoweredSize
+from edge.config.public_settings import public_settings, sizes_of_kind
 from edge.config.schema import Config, Stream
 from edge.errors import EdgeError, Refused
 from edge.local.filters import filters_meet
@@ -399,7 +400,7 @@ class LocalEndpoint(Server[LocalPeer]):
             self._check_privileged(peer, "read the log lines")
             return _log_page(request.after)
         self._check_privileged(peer, "read the configuration")
-        return SettingList(public_settings(self._config))
+        return SettingList(public_settings(self._config), sizes_of_kind(self._config, LoweredSize))
 
     def _check_privileged(self, peer: LocalPeer, action: str) -> None:
         """Raise Refused unless the peer runs as the broker's own user or root."""

@@ -318,9 +318,13 @@ class Settings(Message, frozen=True):
 
 
 class SettingList(Message, frozen=True, tag="setting_list"):
-    """The configuration (edge.config.schema.Config), without passwords and keys."""
+    """The configuration (edge.config.schema.Config), without passwords and keys.
+
+    `lowered`: names of the settings that are not configured, and that the start has lowered.
+    """
 
     settings: dict[str, Any]
+    lowered: tuple[str, ...] = ()
 
 
 class LogLines(Message, frozen=True, tag="log_lines"):

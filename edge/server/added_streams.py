@@ -30,6 +30,7 @@ from edge.streams.ring_sizes import fitted
 from edge.streams.streams import Streams
 from edge.transport.descriptors import OF_RING
 from ringbuf.errors import RingError
+from ringbuf.free_memory import memory_limit_bytes
 
 if TYPE_CHECKING:
     from edge.server.mqtt_startup import MqttServer
@@ -103,7 +104,8 @@ def prepare(core: MqttServer, live: Config) -> PreparedStreams:
     May take long: not for the event loop.
     """
     known = {stream.name: stream for stream in core.config.stream}  # in the sizes that fitted at their start
-    config = fitted(replace(live, stream=tuple(known.get(stream.name, stream) for stream in live.stream)))
+    all_streams = tuple(known.get(stream.name, stream) for stream in live.stream)
+    config = fitted(replace(live, stream=all_streams), memory_limit_bytes())
     new = tuple(stream for stream in config.stream if stream.name not in known)
     try:
         streams = Streams.open(replace(config, stream=new), core.epochs, core.log_ends, core.past)

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from edge.auth.backend import AuthFiles
 from edge.auth.errors import AuthFileError
 from edge.auth.tenants import Tenants
-from edge.config.live_settings import after_reload, setting_changes
+from edge.config.live_settings import START_LIMITS, after_reload, setting_changes
 from edge.config.schema import Bridge, Config
 from edge.errors import ConfigError, EdgeError, with_hint
 from edge.local.protocol import Reloaded
@@ -32,7 +32,9 @@ from edge.logging_setup import AUDIT, pairs, set_level
 from edge.server.added_streams import PreparedStreams, added_to, apply, prepare, refusal
 from edge.server.bridge_settings import bridge_settings, new_schema, separate_bridge
 from edge.server.configured_limits import broker_limits, engine_limits
+from edge.server.memory_budget import fitted_limits, log_budget
 from edge.transport import descriptors
+from ringbuf.free_memory import memory_limit_bytes
 
 if TYPE_CHECKING:
     from edge.engine.tls_context import TlsContext
@@ -158,17 +160,27 @@ class LiveConfiguration:
         allowed = descriptors.allow(read.live)
         added = sum(stream.partitions for stream in added_to(self._given, read.live))
         opened = self._core.descriptors_open + added * descriptors.OF_RING
-        read.clients_max = descriptors.budget(read.live, allowed, opened).clients
+        read.clients_max = descriptors.budget(self._fitted(read), allowed, opened).clients
+
+    def _fitted(self, read: _Read) -> Config:
+        """The configuration that the reload puts in effect, with limits that fit the memory."""
+        running = self._core.config
+        live = replace(running, **_live_sections(read.live))
+        if read.streams is not None:
+            live = replace(live, stream=read.streams.config.stream)
+        fitted = fitted_limits(live, memory_limit_bytes())
+        kept = {name: getattr(running.limits, name) for name in START_LIMITS}
+        return replace(fitted, limits=replace(fitted.limits, **kept))
 
     async def _apply(self, read: _Read) -> Reloaded:
         core, before = self._core, self._given
-        live = replace(core.config, **_live_sections(read.live))
-        if read.streams is not None:
-            live = replace(live, stream=read.streams.config.stream)
+        live = self._fitted(read)
+        log_budget(live, memory_limit_bytes())
         effective, unchanged = await self._services.bridges.replace(live, read.schemas)
         await asyncio.wrap_future(core.listener.submit(lambda: self._apply_on_mqtt_thread(effective, read)))
         self._services.follow(effective)
-        self._given = replace(self._given, **_live_sections(effective), stream=read.live.stream)
+        given = {**_live_sections(effective), "limits": read.live.limits}
+        self._given = replace(self._given, **given, stream=read.live.stream)
         set_level(effective.log_level)
         applied = []
         for name, earlier, now in setting_changes(before, self._given):

@@ -41,6 +41,7 @@ from edge.recovery.state_files import SESSIONS_RING, StateFiles, forget_state
 from edge.server.configured_limits import broker_limits, engine_limits, logged_rings
 from edge.server.disk_reserve import keep_reserve, use_reserve
 from edge.server.leftovers import remove_leftovers
+from edge.server.memory_budget import fitted_limits, log_budget
 from edge.server.producer_feed import ProducerFeed
 from edge.streams.absent_rings import absent_rings, is_ring_of_stream
 from edge.streams.epochs import Epochs
@@ -51,6 +52,7 @@ from edge.transport.listen_sockets import bind_http
 from edge.transport.listener import Listener
 from persistence.errors import is_thread_limit
 from ringbuf import Ring
+from ringbuf.free_memory import memory_limit_bytes
 
 if TYPE_CHECKING:
     import ssl
@@ -105,7 +107,9 @@ class MqttServer:
         remove_leftovers(self.config)
         use_reserve(self.config.state_dir)
         self.down.callback(keep_reserve, self.config.state_dir)
-        self.config = config = fitted(self.config)
+        memory_bytes = memory_limit_bytes()
+        self.config = config = fitted_limits(fitted(self.config, memory_bytes), memory_bytes)
+        log_budget(config, memory_bytes)
         allowed = descriptors.allow(config)
         self._start_auth()
         self.epochs = epochs = Epochs(

@@ -12,15 +12,15 @@ import logging
 import os
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
+from edge.config.limits import DefaultSize, LoweredSize
 from edge.config.loader import checked
 from edge.config.schema import (
     RECORD_OVERHEAD_BYTES,
     RECORDS_PER_RING,
     RING_SHARE,
     Config,
-    DefaultBytes,
     Stream,
 )
 from edge.logging_setup import pairs
@@ -32,13 +32,15 @@ log = logging.getLogger(__name__)
 
 RING_MIN_BYTES = 1 << 20
 USED_SHARE_MAX = 0.75  # of the free space: the rest is for cursor files, spilled records and local producers
+MEMORY_PARTS = 4  # new rings take a quarter of the process's memory: the rest is for the tables of [limits]
 HINT = (
     "set ring_bytes of the stream, or give that file system more room, as `docker run --shm-size=256m` does"
 )
 
 
-def fitted(config: Config) -> Config:
-    """`config` with smaller rings, where sizes are defaults and the runtime directory lacks room for them.
+def fitted(config: Config, memory_bytes: int) -> Config:
+    """`config` with smaller rings, where sizes are defaults and the runtime directory lacks room for them, or
+    a quarter of the memory.
 
     An existing ring keeps its size. The directory must exist. Raises OSError, ConfigError.
     """
@@ -48,29 +50,45 @@ def fitted(config: Config) -> Config:
         for stream in config.stream
         if (found_bytes := _size_there(directory, stream))
     }
-    flexible = [stream for stream in config.stream if isinstance(stream.ring_bytes, DefaultBytes)]
-    new = [flexible for flexible in flexible if flexible.name not in sizes]
-    room = int(_free_bytes(directory) * USED_SHARE_MAX) - _fixed_bytes(config, flexible)
-    count = sum(new.partitions for new in new)
-    size = max((new.ring_bytes for new in new), default=0)
+    fixed = _fixed(config)
+    new = sum(size for name, size in fixed.items() if not ring_file(directory / name).exists())
+    there = sum(size * one.partitions for one in config.stream if (size := sizes.get(one.name, 0)))
+    room = min(
+        int(_free_bytes(directory) * USED_SHARE_MAX) - new,
+        memory_bytes // MEMORY_PARTS - sum(fixed.values()) - there,
+    )
+    fitting = _halved(config, sizes, room)
+    for stream, before in zip(fitting.stream, config.stream, strict=True):
+        if stream != before:
+            sizes = {"ring_bytes": int(stream.ring_bytes), "default": int(before.ring_bytes)}
+            details = pairs(stream=stream.name, **sizes, directory=directory, hint=HINT)
+            log.warning("ring size lowered to fit %s", details)
+    return fitting
+
+
+def fitted_to_memory(config: Config, memory_bytes: int) -> Config:
+    """`config` as fitted() returns it at a first start, in a directory with room. Raises ConfigError."""
+    return _halved(config, {}, memory_bytes // MEMORY_PARTS - sum(_fixed(config).values()))
+
+
+def _halved(config: Config, sizes: dict[str, int], room: int) -> Config:
+    """`config` with default rings of the known `sizes`, and others that fit the room together."""
+    flexible = [stream for stream in config.stream if isinstance(stream.ring_bytes, DefaultSize)]
+    new = [stream for stream in flexible if stream.name not in sizes]
+    count = sum(stream.partitions for stream in new)
+    size = max((stream.ring_bytes for stream in new), default=0)
     least = _least_bytes(config)
     while size > least and count * (size + HEADER_BYTES) > room:
         size //= 2
-    sizes |= {new.name: size for new in new}
-    streams = []
-    for stream in config.stream:
-        lowered = stream in flexible and sizes[stream.name] < stream.ring_bytes
-        if lowered:
-            details = {
-                "stream": stream.name,
-                "ring_bytes": sizes[stream.name],
-                "default": int(stream.ring_bytes),
-            }
-            log.warning("ring size lowered to fit %s", pairs(**details, directory=directory, hint=HINT))
-        streams.append(msgspec.structs.replace(stream, ring_bytes=sizes[stream.name]) if lowered else stream)
-    if tuple(streams) == config.stream:
+    lower = {
+        stream.name: LoweredSize(sizes.get(stream.name, size))
+        for stream in flexible
+        if sizes.get(stream.name, size) < stream.ring_bytes
+    }
+    if not lower:
         return config
-    return checked(msgspec.structs.replace(config, stream=tuple(streams)), "the sizes of rings that fit")
+    streams = [replace(one, ring_bytes=lower.get(one.name, one.ring_bytes)) for one in config.stream]
+    return checked(replace(config, stream=tuple(streams)), "the sizes of rings that fit")
 
 
 def fitting_bytes(directory: Path, default_bytes: int) -> int:
@@ -93,18 +111,17 @@ def _size_there(directory: Path, stream: Stream) -> int:
     return size if size >= 1 << 16 and not size & (size - 1) else 0
 
 
-def _fixed_bytes(config: Config, flexible: list[Stream]) -> int:
-    """Bytes that new rings of configured sizes and the journal of sessions take."""
-    directory = config.runtime_dir
-    rings = [
-        (f"{stream.name}-{index}", stream.ring_bytes)
+def _fixed(config: Config) -> dict[str, int]:
+    """Bytes of each ring of a configured size, and of the journal of sessions."""
+    rings = {
+        f"{stream.name}-{index}": stream.ring_bytes
         for stream in config.stream
-        if stream not in flexible
+        if not isinstance(stream.ring_bytes, DefaultSize)
         for index in range(stream.partitions)
-    ]
+    }
     if config.sessions.keep:
-        rings.append(("sessions", config.sessions.journal_bytes))
-    return sum(size + HEADER_BYTES for name, size in rings if not ring_file(directory / name).exists())
+        rings["sessions"] = config.sessions.journal_bytes
+    return {name: size + HEADER_BYTES for name, size in rings.items()}
 
 
 def _least_bytes(config: Config) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 from edge import logging_setup
 from edge.cli import standard_streams
-from edge.config.schema import DefaultBytes
+from edge.config.limits import DefaultSize
 from edge.logging_setup import pairs
 from tests.support.waiting import PATIENCE_S
 
@@ -73,7 +73,7 @@ def test_for_machines_each_line_is_an_object_with_the_same_facts(output):
 def test_fields_keep_numbers_and_leave_no_object_out(output):
     logging_setup.configure("info", "json", output)
     facts = logging_setup.pairs(
-        count=DefaultBytes(3), share=0.5, on=True, none=None, path=Path("/a"), big=1 << 80, bad="\udcff"
+        count=DefaultSize(3), share=0.5, on=True, none=None, path=Path("/a"), big=1 << 80, bad="\udcff"
     )
     logging.getLogger(logging_setup.AUDIT).info("client refused %s", facts)
     (line,) = map(json.loads, output.getvalue().splitlines())

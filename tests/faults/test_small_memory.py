@@ -1,5 +1,6 @@
 """Rings of default sizes in a small /dev/shm, as containers have it."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import pytest
 
 import edge.client
 from brim import producer
+from edge.config.limits import DefaultSize
 from edge.config.loader import parse
-from edge.config.schema import Config, DefaultBytes, Stream
+from edge.config.schema import Config, Stream
 from edge.streams.ring_sizes import fitted, fitting_bytes
 from ringbuf.constants import HEADER_BYTES
 from ringbuf.ring import ring_file
@@ -85,19 +87,19 @@ def config_in(directory: Path, **changes: object) -> Config:
 
 def test_sizes_stay_where_there_is_room(runtime_directory: Path) -> None:
     config = config_in(runtime_directory)
-    assert fitted(config) is not None
-    assert fitted(config).stream == config.stream
-    assert isinstance(parse("").stream[0].ring_bytes, DefaultBytes)
+    assert fitted(config, sys.maxsize) is not None
+    assert fitted(config, sys.maxsize).stream == config.stream
+    assert isinstance(parse("").stream[0].ring_bytes, DefaultSize)
     written = parse('[[stream]]\nname="a"\ntopics=["a"]\nring_bytes=67108864').stream[0].ring_bytes
-    assert not isinstance(written, DefaultBytes)
+    assert not isinstance(written, DefaultSize)
 
 
 def test_a_size_is_not_lowered_below_what_the_rules_need(tmp_path: Path) -> None:
     text = "[limits]\npacket_max_bytes = '2 MiB'\n"
     with small_disk(tmp_path / "tiny", 4 * MIB) as memory:
-        assert fitted(config_in(memory)).stream[0].ring_bytes == MIB
+        assert fitted(config_in(memory), sys.maxsize).stream[0].ring_bytes == MIB
         config = msgspec.structs.replace(parse(text), runtime_dir=memory)
-        assert fitted(config).stream[0].ring_bytes == 16 * MIB
+        assert fitted(config, sys.maxsize).stream[0].ring_bytes == 16 * MIB
         assert fitting_bytes(memory, 64 * MIB) == MIB
         named = Stream(name="a", topics=("a",), ring_bytes=64 * MIB)
-        assert fitted(config_in(memory, stream=(named, *Config().stream))).stream[0] == named
+        assert fitted(config_in(memory, stream=(named, *Config().stream)), sys.maxsize).stream[0] == named

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from edge.doctor.findings import Severity
 from edge.streams import ring_sizes
 from edge.streams.ring_sizes import fitted
 from ringbuf import Ring, shared_mapping
-from ringbuf.free_memory import free_memory_bytes
+from ringbuf.free_memory import free_memory_bytes, memory_limit_bytes
 from ringbuf.ring import ring_file
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -81,6 +82,28 @@ def test_the_limit_of_a_control_group_of_version_1_counts(tmp_path: Path) -> Non
     assert free_memory_bytes(tmp_path, root) == (160 - 32 - 20) * MIB
 
 
+def test_the_limit_of_memory_is_the_least_of_machine_and_control_groups(tmp_path: Path) -> None:
+    root = machine_root(tmp_path / "root", tmp_path, group="system.slice/brim.service")
+    assert memory_limit_bytes(root) == 2_400 * MIB  # a quarter of the machine is for other programs
+    limit_group(root, "system.slice/brim.service", "max", 900 * MIB, 0)
+    assert memory_limit_bytes(root) == 2_400 * MIB
+    limit_group(root, "system.slice", str(320 * MIB), 100 * MIB, 40 * MIB)
+    assert memory_limit_bytes(root) == 320 * MIB
+    group = root / "sys/fs/cgroup/memory"
+    group.mkdir()
+    (group / "memory.limit_in_bytes").write_text(f"{160 * MIB}\n")  # of a container: its group is the top
+    (group / "memory.usage_in_bytes").write_text("1\n")
+    assert memory_limit_bytes(root) == 160 * MIB
+
+
+def test_the_limit_of_the_address_space_is_a_limit_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert memory_limit_bytes(tmp_path / "none") == sys.maxsize
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (300 * MIB, resource.RLIM_INFINITY))
+    assert memory_limit_bytes(tmp_path / "none") == 300 * MIB
+
+
 def test_a_small_memory_leaves_a_quarter_to_the_broker(tmp_path: Path) -> None:
     root = machine_root(tmp_path / "root", tmp_path, group="box")
     limit_group(root, "box", str(64 * MIB), 24 * MIB, 0)
@@ -132,7 +155,7 @@ def config(runtime_directory: Path, tmp_path: Path) -> Config:
 
 def test_default_rings_fit_the_free_memory(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring_sizes, "free_memory_bytes", lambda _: 40 * MIB)
-    rings = fitted(config).stream
+    rings = fitted(config, sys.maxsize).stream
     assert sum(stream.ring_bytes * stream.partitions for stream in rings) < 40 * MIB
     assert any(new.ring_bytes < old.ring_bytes for new, old in zip(rings, config.stream, strict=True))
 
