@@ -180,7 +180,8 @@ class SessionJournal:
             self._engine.session_keep(session.handle, session.kept)
         for handle, _ in view.groups.groups_of_kept():
             self._engine.session_keep(handle, True)
-        failed, is_saved = self._write(place.ring.extremes().end_position, self._snapshot(), spare=True)
+        snapshot = self._snapshot(at_once=True)
+        failed, is_saved = self._write(place.ring.extremes().end_position, snapshot, spare=True)
         self.failure = "" if failed is None else _reason_of(failed)
         if failed is not None:
             self._retry_s = self._clock() + RETRY_S
@@ -424,7 +425,7 @@ class SessionJournal:
             return
         offset = self._target.ring.extremes().end_offset
         self._round += 1
-        snapshot = self._snapshot()
+        snapshot = self._snapshot(at_once=at_once or self._call is None)
         if self._call is None or at_once:
             if self._thread is not None:  # an older snapshot of the thread must not be written last
                 self._thread.submit(int).result()
@@ -509,8 +510,8 @@ class SessionJournal:
             reserve.keep(size)
         return size
 
-    def _snapshot(self) -> Snapshot:
-        """Snapshot of all kept state."""
+    def _snapshot(self, *, at_once: bool) -> Snapshot:
+        """Snapshot of all kept state. `at_once`: it is written before anything else happens."""
         assert self._state is not None
         _, shared, wills, clients = self._state
         self._unnamed.clear()
@@ -534,7 +535,7 @@ class SessionJournal:
             kept_sessions,
             groups,
             connected + waiting,
-            list(self._sections()),
+            self._sections if at_once else list(self._sections()).__iter__,
             self.records_synced(),
         )
 

@@ -5,7 +5,8 @@ Owns references to immutable state: client information, wills, entries of the en
 the sessions have lent. Encoding takes much longer than a turn, and 64 KiB for a large will, so it happens
 while the file is written, one record at a time.
 
-Invariant: a snapshot may be read again, with the same result, on any thread.
+Invariant: a snapshot may be read again, with the same result, on any thread. Only a snapshot that is written
+in the turn in which it is taken reads the entries of the engine piece by piece, and needs no memory for them.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ class Snapshot(NamedTuple):
     sessions: list[KeptSession]
     groups: list[GroupOpened]
     wills: list[KeptWill]
-    sections: list[bytes]  # of the hot path
+    sections: Callable[[], Iterable[bytes]]  # entries of the hot path; a new iterator at each call
     await_records: Callable[..., object]  # must be called before the snapshot is on the disk
 
     def frames(self) -> Iterator[Frame]:
         """Frames of the snapshot file."""
         for record in self._records():
             yield RECORD, encode_record(record)
-        for section in self.sections:
+        for section in self.sections():
             yield ENTRIES, section
 
     def _records(self) -> Iterator[JournalRecord]:

@@ -22,6 +22,7 @@ import logging
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -150,7 +151,7 @@ def _write(files: Files, new: NewFile, origin: Origin, frames: Iterable[Frame], 
     seed = crc32c(header)
     directory = os.path.dirname(new.path)
     new.write(header, _CRC.pack(seed))
-    for kind, body in (*frames, (END, b"")):
+    for kind, body in chain(frames, [(END, b"")]):
         if new.size + FRAME_BYTES + len(body) > reserved_bytes:
             require_room(files, directory, len(body) + new.size % BUFFER_BYTES)
         new.write(pack_frame(kind, body, seed), body)

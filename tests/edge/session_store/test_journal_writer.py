@@ -1,7 +1,8 @@
 """Size of notes: what CONNECT is refused for, because the journal cannot take it; requested snapshots."""
 
 import threading
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,13 @@ from msgspec.structs import replace
 from edge.auth.interfaces import ClientInfo
 from edge.session_store import journal_writer
 from edge.session_store.journal_records import SessionOpened, encode_record
-from edge.session_store.journal_writer import RECORD_HEAD_BYTES, JournalTarget, _longest_record_bytes
-from edge.session_store.snapshot_file import Origin, read_snapshot, write_snapshot
+from edge.session_store.journal_writer import (
+    RECORD_HEAD_BYTES,
+    JournalTarget,
+    SessionJournal,
+    _longest_record_bytes,
+)
+from edge.session_store.snapshot_file import ENTRIES, Frame, Origin, read_snapshot, write_snapshot
 from ringbuf import Ring
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import Bench
@@ -156,3 +162,42 @@ def test_the_journal_has_failed_before_it_asks_if_its_ring_is_away(tmp_path: Pat
         bench.broker.stop()
     assert failures
     assert all(failures)
+
+
+def test_a_snapshot_is_in_memory_piece_by_piece(tmp_path: Path) -> None:
+    frames = ((ENTRIES, bytes(1 << 20)) for _ in range(60))
+    tracemalloc.start()
+    try:
+        size = write_snapshot(tmp_path / "sessions.state", Origin(1, 0, 0), frames, sync=False)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 8 << 20 < size
+
+
+def test_a_start_and_a_stop_read_a_piece_of_the_queues_when_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps: list[str] = []
+
+    def sections(_: SessionJournal) -> Iterator[bytes]:
+        for number in range(2):
+            steps.append(f"read {number}")
+            yield b"%d" % number
+
+    def written(path: Path, origin: Origin, frames: Iterable[Frame], **options: Any) -> int:
+        steps.extend(f"write {body.decode()}" for kind, body in frames if kind == ENTRIES)
+        return 0
+
+    monkeypatch.setattr(SessionJournal, "_sections", sections)
+    monkeypatch.setattr(journal_writer, "write_snapshot", written)
+    in_turn = ["read 0", "write 0", "read 1", "write 1"]
+    with kept_journal(1 << 16) as (bench, _, finished):
+        assert steps == in_turn
+        bench.broker.journal.request_snapshot()  # on its thread, while the queues change
+        wait_until(lambda: bool(finished))
+        assert steps == [*in_turn, "read 0", "read 1", "write 0", "write 1"]
+        finished.pop()()
+        steps.clear()
+        bench.broker.stop()
+        assert steps == in_turn
