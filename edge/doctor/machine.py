@@ -27,8 +27,9 @@ def check_machine(config: Config, *, runs: bool, memory_bytes: int) -> Iterator[
     """All checks of this file. `runs`: a broker has its rings already. `memory_bytes`: that it may use."""
     yield _kernel(platform.release())
     yield from _limits()
-    yield _shared_memory(config, runs=runs)
-    yield _memory(config, memory_bytes)
+    fitting = fitted_limits(fitted_to_memory(config, memory_bytes), memory_bytes)
+    yield _shared_memory(fitting, runs=runs)
+    yield _memory(fitting, memory_bytes)
     yield _clock(_clock_state())
     yield from _packages()
 
@@ -75,12 +76,11 @@ def _shared_memory(config: Config, *, runs: bool) -> Finding:
 
 def _memory(config: Config, memory_bytes: int) -> Finding:
     """Memory for rings and full tables."""
-    fitting = fitted_limits(fitted_to_memory(config, memory_bytes), memory_bytes)
     value = f"{memory_bytes // MIB} MiB that the broker may use"
-    if text := misfit(fitting, memory_bytes):
+    if text := misfit(config, memory_bytes):
         limit, _, fix = text.partition("; ")
         return warning("memory", value, limit, fix)
-    lowered = ", ".join(lowered_limits(fitting))
+    lowered = ", ".join(lowered_limits(config))
     return ok("memory", value, f"all tables fit; lowered: {lowered}" if lowered else "all tables fit")
 
 

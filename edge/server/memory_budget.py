@@ -72,7 +72,7 @@ def misfit(config: Config, memory_bytes: int) -> str:
     costs = sorted(((_cost(config, table), table.setting) for table in _tables(config)), reverse=True)
     largest = ", ".join(f"limits.{setting} {cost // MIB} MiB" for cost, setting in costs[:3])
     return (
-        f"rings and full tables need {needed // MIB} MiB, more than {allowed // MIB} of the "
+        f"rings and full tables need {-(-needed // MIB)} MiB, more than {allowed // MIB} of the "
         f"{memory_bytes // MIB} MiB of memory that the broker may use, and then the kernel ends it; lower "
         f"ring_bytes or [limits] (largest: {largest}), or raise MemoryMax= of the service, or --memory of "
         "the container"

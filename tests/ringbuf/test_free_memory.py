@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from edge.config.loader import load
+from edge.config.loader import load, parse
 from edge.config.schema import Config
 from edge.doctor import machine
-from edge.doctor.findings import Severity
+from edge.doctor.findings import Finding, Severity
 from edge.streams import ring_sizes
 from edge.streams.ring_sizes import fitted
 from ringbuf import Ring, shared_mapping
@@ -158,6 +158,18 @@ def test_default_rings_fit_the_free_memory(config: Config, monkeypatch: pytest.M
     rings = fitted(config, sys.maxsize).stream
     assert sum(stream.ring_bytes * stream.partitions for stream in rings) < 40 * MIB
     assert any(new.ring_bytes < old.ring_bytes for new, old in zip(rings, config.stream, strict=True))
+
+
+def test_doctor_reports_limits_that_need_more_than_the_memory() -> None:
+    def finding(text: str) -> Finding:
+        found = machine.check_machine(parse(text), runs=False, memory_bytes=160 * MIB)
+        return next(one for one in found if one.check == "memory")
+
+    fits, written = finding(""), finding("[limits]\nretained_max_bytes = '256 MiB'\n")
+    assert (fits.state, written.state) == (Severity.OK, Severity.WARNING)
+    assert "lowered: connections_max, " in fits.limit
+    assert written.value == "160 MiB that the broker may use"
+    assert "limits.retained_max_bytes 281 MiB" in written.fix
 
 
 def test_doctor_reports_rings_that_need_more_than_the_free_memory(

@@ -57,6 +57,13 @@ def test_an_absent_service_and_one_of_another_program_are_none() -> None:
     assert parse_properties(SHOWN + "Group=removed-group\n") is None
 
 
+def test_a_service_may_have_a_limit_of_memory() -> None:
+    for text, limit in (("", sys.maxsize), ("MemoryMax=infinity\n", sys.maxsize), ("MemoryMax=99\n", 99)):
+        service = parse_properties(SHOWN + text)
+        assert service is not None
+        assert service.memory_max_bytes == limit
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 def test_root_gets_the_groups_of_the_service_and_none_of_its_own() -> None:
     shown = SHOWN.replace("=root", "=nobody") + "Group=daemon\nSupplementaryGroups=mail 54321\n"
