@@ -317,7 +317,7 @@ class Settings(Message, frozen=True):
     version: int = VERSION
 
 
-class SettingList(Message, frozen=True, tag="setting_list"):
+class SettingList(Message, frozen=True, omit_defaults=True, tag="setting_list"):
     """The configuration (edge.config.schema.Config), without passwords and keys.
 
     `lowered`: names of the settings that are not configured, and that the start has lowered.
