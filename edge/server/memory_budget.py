@@ -27,6 +27,7 @@ from ringbuf.free_memory import spare_bytes
 log = logging.getLogger(__name__)
 
 MIB = 1 << 20
+PROGRAMS_BYTES = 36 * MIB  # the broker without tables, and a command, such as the health check of a container
 LOG_BYTES = 20 * MIB  # these three were measured at the highest rate
 BRIDGE_FILES = 11  # memory of a bridge, in files of file_bytes
 CONSOLE_BYTES = 30 * MIB
@@ -47,7 +48,7 @@ def fitted_limits(config: Config, memory_bytes: int) -> Config:
     """`config` with lower limits, where they are defaults and the memory has no room for all full tables."""
     tables = [table for table in _tables(config) if isinstance(_value(config, table), DefaultSize)]
     tables.sort(key=lambda table: table.cost * _value(config, table) / table.share)
-    room = memory_bytes - spare_bytes(memory_bytes) - _fixed_bytes(config)
+    room = _allowed_bytes(memory_bytes) - _fixed_bytes(config)
     room -= sum(_cost(config, table) for table in _tables(config) if table not in tables)
     room = max(room, memory_bytes // PARTS) - int(sum(table.cost * table.least for table in tables))
     shares = sum(table.share for table in tables)
@@ -66,7 +67,7 @@ def fitted_limits(config: Config, memory_bytes: int) -> Config:
 def misfit(config: Config, memory_bytes: int) -> str:
     """Sentence about rings and full tables that need more than the memory; "" if all fit."""
     needed = _fixed_bytes(config) + sum(_cost(config, table) for table in _tables(config))
-    allowed = memory_bytes - spare_bytes(memory_bytes)
+    allowed = _allowed_bytes(memory_bytes)
     if needed <= allowed:
         return ""
     costs = sorted(((_cost(config, table), table.setting) for table in _tables(config)), reverse=True)
@@ -112,6 +113,11 @@ def _tables(config: Config) -> tuple[_TableCost, ...]:
         _TableCost("spill_max_bytes", 1, 2),
         _TableCost("unfinished_max_bytes", 1.1, 3, packets),
     )
+
+
+def _allowed_bytes(memory_bytes: int) -> int:
+    """Memory for rings and tables."""
+    return max(0, memory_bytes - max(spare_bytes(memory_bytes), PROGRAMS_BYTES))
 
 
 def _saved_times(config: Config) -> float:

@@ -21,7 +21,7 @@ def fitted(text: str, memory_bytes: int) -> Config:
     return fitted_limits(fitted_to_memory(parse(text), memory_bytes), memory_bytes)
 
 
-@pytest.mark.parametrize("mib", [48, 64, 100, 128, 160, 256, 500, 1_000, 4_096])
+@pytest.mark.parametrize("mib", [80, 100, 128, 160, 256, 500, 1_000, 4_096])
 def test_rings_and_full_tables_fit_the_memory(mib: int) -> None:
     config = fitted("", mib * MIB)
     assert misfit(config, mib * MIB) == ""
@@ -35,6 +35,12 @@ def test_more_memory_lowers_no_limit(text: str) -> None:
         if name != "unfinished_max_bytes":  # it has room for two packets, and those depend on the ring
             assert all(getattr(less, name) <= getattr(more, name) for less, more in pairwise(sizes)), name
     assert sizes[-1] == Limits()
+
+
+def test_a_memory_for_the_broker_without_a_command_is_reported() -> None:
+    assert misfit(fitted("", 64 * MIB), 64 * MIB).startswith(
+        "rings and full tables need 42 MiB, more than 28 "
+    )
 
 
 def test_all_limits_stay_where_the_memory_has_room() -> None:
