@@ -276,10 +276,10 @@ class LogSet:
         self._refused = refused
         self._changed()
 
-    def lose(self, missing: Mapping[str, str]) -> None:
+    def set_removed(self, missing: Mapping[str, str]) -> None:
         """Set reasons for logs whose files were removed, by log directory; from any thread."""
         for directory, thread in list(self._threads.items()):
-            thread.lose(missing.get(str(directory), ""))
+            thread.set_removed(missing.get(str(directory), ""))
 
     def block(self, directory: str, reason: str) -> None:
         """Set the cause for which a log takes no records, also one without a thread yet; "" unblocks.

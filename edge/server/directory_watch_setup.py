@@ -35,7 +35,7 @@ def watch_directories(
         refuse_consumers(_reason(state) if state is not None else "")
         if logs is not None:
             directories = {log.directory for log in logs.logs()}
-            logs.lose({log: _why(log, directories, watch.missing) for log in directories})
+            logs.set_removed({log: _why(log, directories, watch.missing) for log in directories})
 
     watch.on_change.append(follow)
     return watch

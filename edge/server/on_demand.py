@@ -21,7 +21,7 @@ RETRY_S = 5.0
 
 
 class Service(Protocol):
-    """A service."""
+    """A service that OnDemand starts and stops."""
 
     def stop(self) -> None:
         """Stop, and wait for the end."""

@@ -5,6 +5,8 @@
     operator    reads the log lines of the broker; disconnects, forgets, clears, publishes, pauses and resumes
     admin       in addition, all that loses data or changes rights: skip, reset of groups, reload
 
+Each endpoint has the role that it requires (action_api.py, read_api.py, sql_api.py, session_api.py).
+
 Owns the file as it was last read. A changed file is read again; a file that is not valid stays without
 effect.
 """

@@ -111,7 +111,7 @@ class LogThread:
         self.writer.blocked = reason
         self.writer.call()
 
-    def lose(self, reason: str) -> None:
+    def set_removed(self, reason: str) -> None:
         """Set LogWriter.removed; "" if all files are back.  From any thread."""
         if self.writer.removed != reason:
             self.writer.removed = reason

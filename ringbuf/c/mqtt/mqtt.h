@@ -287,21 +287,21 @@ struct mq_connection {
     uint8_t cause;       /* MQ_CLOSE_*, once closing */
     bool conversing;     /* CONNECT was received; enhanced authentication (AUTH) continues */
     bool trusted;        /* may publish to any topic that is not reserved */
-    bool known;          /* Python got an event of it, and will get its end */
+    bool known;          /* Python was notified of it, and will be of its end */
     bool answered;       /* Python answered the TOPIC event */
     uint8_t refusal_reason; /* alternative answer: reason code for not storing the PUBLISH; 0: none */
     bool blocked;        /* the socket's buffer is full; continues at EPOLLOUT */
     bool hung_up;        /* its peer has left: epoll does not watch it while it is paused */
     bool proxying, upgrading; /* not answered: its PROXY header; its HTTP request for WebSocket */
     bool opening;        /* in loop->opening: its layers are not open */
-    bool last_allowed;
+    bool last_allowed;   /* the client may publish to last_topic */
     bool pinged;    /* in this turn */
     bool rate_limited; /* by its own bucket or, perhaps, that of its tenant */
     bool needs_barrier;     /* output after `barrier_bytes` depends on the journal: output_barrier.c */
     bool unconfirmed;       /* CONNACK waits for the barrier, and with it all output */
     mq_link touched;        /* in engine->touched */
     mq_link turn;           /* in the line in which it waits to be parsed again, or closed */
-    uint32_t ahead_bytes, barrier_bytes; /* of `out`: sent at once; sent if barrier_at is durable */
+    uint32_t ahead_bytes, barrier_bytes; /* of `out`: to be sent at once, and when barrier_at is durable */
     uint64_t barrier_at;
     uint32_t interest, ignored_bytes; /* events registered with epoll; input after the last output */
     mq_layer *layer;   /* next to the parser; NULL: the socket */
