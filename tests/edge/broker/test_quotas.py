@@ -28,6 +28,7 @@ from edge.mqtt import (
     SubAck,
     Subscribe,
     Subscription,
+    Unsubscribe,
     Version,
     Will,
     encode,
@@ -186,6 +187,7 @@ def test_sessions_and_what_they_have_count_for_their_user_after_a_restart() -> N
         bench = lives.start()
         reader = bench.client("r", username="ann", clean_start=False)
         reader.subscribe("t", qos=1)
+        reader.subscribe("$share/g/t", qos=1)
         reader.drop()
         for n in range(5):
             assert code_of(bench, "ann", f"c{n}") is ReasonCode.SUCCESS
@@ -262,6 +264,40 @@ def test_clients_that_read_nothing_leave_room_for_the_queues_of_others() -> None
         assert rows["h"].queued == 200
         assert rows["h"].dropped == {}
         assert rows["deaf0"].dropped["memory"] > 0
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["first member", "first member has left"])
+def test_shared_subscriptions_of_one_user_leave_room_for_the_queues_of_others(leaves: bool) -> None:
+    limits = BrokerLimits(sessions=SessionLimits(queued_records_max=100_000))
+    engine = EngineLimits(share_percent=75, queues_max_bytes=400_000)
+    with Bench(engine=engine, limits=limits, authenticator=Anybody(), capacity_bytes=1 << 24) as bench:
+        first = bench.client("first", username="bob" if leaves else "mallory", clean_start=False)
+        for n in range(20):
+            first.subscribe(f"$share/g{n}/noise", qos=1)
+        deaf = bench.client("deaf", username="mallory", clean_start=False)
+        for n in range(20):
+            deaf.subscribe(f"$share/g{n}/noise", qos=1)
+        if leaves:
+            for n in range(20):
+                first.send(Unsubscribe(1, (f"$share/g{n}/noise",)))
+        first.drop()
+        deaf.drop()
+        writer = bench.client("w", username="w")
+        for _ in range(4):
+            writer.send(*(Publish("noise", b"", 1, packet_id=n + 1) for n in range(1_000)))
+            writer.received()
+        honest = bench.client("h", username="bob", clean_start=False)
+        honest.subscribe("work", qos=1)
+        honest.drop()
+        writer.send(*(Publish("work", b"%d" % n, 1, packet_id=1) for n in range(200)))
+        rows = {row.client_id: row for row in bench.stats.clients(bench.broker.sessions)}
+        assert rows["h"].queued == 200
+        assert rows["h"].dropped == {}
+        assert bench.engine.owners_top(Table.QUEUE_BYTES, 1)[0][0] == b"umallory"
+        SessionAdmin(bench.broker, bench.stats).remove("deaf")
+        SessionAdmin(bench.broker, bench.stats).remove("first")
+        bench.settle()
+        assert [key for key, _ in bench.engine.owners_top(Table.QUEUE_BYTES, 9)] == [b"ubob"]
 
 
 # ---- retained messages and topics ----

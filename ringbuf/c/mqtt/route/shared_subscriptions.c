@@ -4,7 +4,8 @@
  *
  * A group has its own session in the slab, without a client.  Topics are routed to it, and records that no
  * member can take wait in its queue.  The queue therefore has the same limits, counters and storage as any
- * other.  Records that a group takes back have a second queue (`returned`), which is served first.
+ * other.  Records that a group takes back have a second queue (`returned`), which is served first.  Both
+ * count for the owner of the first member in the list.
  *
  *   a record arrives       it goes to the next member in turn that is connected and has room in its window;
  *                          otherwise QoS 1 and 2 wait in the queue, QoS 0 is dropped
@@ -190,6 +191,7 @@ static void take_back(mq_engine *engine, const mq_entry *entry)
         return;
     }
     if (group->returned == NULL && (group->returned = mq_slab_take(&engine->sessions)) != NULL) {
+        mq_session_owned(engine, group->returned, mq_owner_reference(queue->owner));
         group->returned->queue_max = queue->queue_max;
         group->returned->drop_newest = queue->drop_newest;
         engine->share_queues++;
@@ -262,6 +264,21 @@ static mq_member *member_add(mq_group *group, mq_session *session)
     return &group->members[group->count++];
 }
 
+/* Count the queues for the owner of the first member. */
+static void charge_owner(mq_engine *engine, mq_session *queue)
+{
+    mq_group *group = group_of(queue);
+    mq_owner *owner = NULL;
+    for (uint32_t i = 0; i < group->count && owner == NULL; i++)
+        if (is_live(&group->members[i]))
+            owner = group->members[i].session->owner;
+    if (owner == NULL || owner == queue->owner)
+        return;
+    mq_session_owned(engine, queue, mq_owner_reference(owner));
+    if (group->returned != NULL)
+        mq_session_owned(engine, group->returned, mq_owner_reference(owner));
+}
+
 bool mq_share_join(mq_engine *engine, mq_session *queue, mq_session *session, uint32_t options)
 {
     mq_member *member = member_of(group_of(queue), session);
@@ -278,6 +295,7 @@ bool mq_share_join(mq_engine *engine, mq_session *queue, mq_session *session, ui
     mq_subscription_ids_at(engine, options >> MQ_OPTION_IDS_SHIFT)->references++;
     member->options = options;
     session->shared = true;
+    charge_owner(engine, queue);
     if (session->connection != NULL)
         mq_connection_touch(engine, session->connection);
     return true;
@@ -288,8 +306,10 @@ void mq_share_leave(mq_engine *engine, mq_session *queue, mq_session *session)
 {
     mq_group *group = group_of(queue);
     mq_member *member = member_of(group, session);
-    if (member != NULL)
+    if (member != NULL) {
         member_remove(engine, group, (uint32_t)(member - group->members));
+        charge_owner(engine, queue);
+    }
     for (uint32_t i = 0; i < session->shares.count; i++)
         if (session->shares.at[i] == mq_handle(&queue->item))
             session->shares.at[i] = session->shares.at[--session->shares.count];
