@@ -13,7 +13,8 @@ READY as the property User-Id (ringbuf/c/zmq_limiter/limiter.h).
 libzmq keeps subscriptions without a limit, too. `received_max_bytes` bounds them: beyond it the peer that has
 sent most is disconnected. When it connects again, it subscribes only to the prefixes that it holds then.
 
-Only for peers without CURVE, which encrypts the ends of messages; peers with a key are not limited.
+CURVE encrypts the ends of messages: of peers with keys each part counts as a message, and their number is not
+limited. It also encrypts READY: libzmq's thread for keys reports the key of a peer.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class ZmqPublisher:
         self._server.admit(descriptors)
 
     def peers(self) -> dict[str, int]:
-        """Current connections, and those refused or ended by cause; empty if subscribers have keys."""
+        """Current connections, and those refused or ended by cause."""
         return self._server.peers()
 
     def add(self, ring: Ring, *, own: bool = True, start: Literal["latest", "oldest"] = "latest") -> None:

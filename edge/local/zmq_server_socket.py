@@ -1,14 +1,15 @@
-"""ZeroMQ server socket: a separate context, keys or a limiter for its peers, a clean end.
+"""ZeroMQ server socket: a separate context, a limiter and perhaps keys for its peers, a clean end.
 
-Owns the context and the socket; the listening socket (zmq_listener.py) belongs to the caller. With keys it
-owns ZeroMQ's thread that checks them, without keys the limiter (zmq_limiter.py). Never sends or
-receives: the thread that uses the socket does.
+Owns the context, the socket and the limiter (zmq_limiter.py); the listening socket (zmq_listener.py) belongs
+to the caller. With keys it owns ZeroMQ's thread that checks them. Never sends or receives: the thread that
+uses the socket does.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,8 +20,8 @@ from edge.local.zmq_limiter import PeerLimits, ZmqLimiter
 from edge.local.zmq_listener import BACKLOG, ZmqListener
 
 LINGER_MS = 500  # at the end, for queued messages
-# two of libzmq, the limiter or the thread for keys, the one that uses the socket, one for wake-ups
-THREADS = 5
+# two of libzmq, the limiter, the thread for keys, the one that uses the socket, one for wake-ups
+THREADS = 6
 
 
 class Stoppable(Protocol):
@@ -48,16 +49,16 @@ class ZmqServer:
     ) -> None:
         keys = key_pair(secret_key_file) if secret_key_file is not None else None
         self.endpoint = listener.endpoint
-        self._listener = listener
         _require_threads()
         self._context = zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(kind)
         self.socket.set(zmq.LINGER, LINGER_MS)
         self._authenticator: Stoppable | None = None
-        self._limiter: ZmqLimiter | None = None
         if keys is None or client_keys_dir is None:
             self._limiter = ZmqLimiter(listener, limits)
             return
+        # encrypted heartbeats look like other messages, so a limit of bytes would end every long connection
+        self._limiter = ZmqLimiter(listener, replace(limits, received_max_bytes=0))
         try:
             self._authenticator = _let_in_only(self.socket, keys, client_keys_dir)
         except BaseException:
@@ -71,10 +72,6 @@ class ZmqServer:
 
     def bind(self) -> None:
         """Serve the peers of the listener. After an error, call close(). Raises EdgeError."""
-        if self._limiter is None:
-            self.socket.set(zmq.USE_FD, os.dup(self._listener.socket.fileno()))  # libzmq closes it
-            self.socket.bind(self.endpoint)
-            return
         self.socket.set(zmq.IPC_FILTER_PID, os.getpid())
         self.socket.set(zmq.BACKLOG, BACKLOG)
         self.socket.bind(f"ipc://@{self._limiter.inner}")
@@ -83,26 +80,23 @@ class ZmqServer:
     def owner_of(self, frame: zmq.Frame) -> str:
         """User, address or key that the sender of a received frame counts for; "": no share holds for it."""
         user_id = str(frame.get("User-Id"))  # of the limiter, or of the thread that checks keys
-        return user_id if self._limiter is not None else f"key {user_id}"
+        return user_id if self._authenticator is None else f"key {user_id}"
 
     def admit(self, descriptors: int) -> None:
         """Accept no more peers than so many descriptors allow. Any thread, before bind() or after it."""
-        if self._limiter is not None:
-            self._limiter.admit(descriptors)
+        self._limiter.admit(descriptors)
 
     def drained(self) -> None:
         """Report that the socket had no further message: peers that wait for it may continue."""
-        if self._limiter is not None:
-            self._limiter.drained()
+        self._limiter.drained()
 
     def log_refusals(self) -> None:
         """Log peers that exceeded a limit; call it now and then, from one thread."""
-        if self._limiter is not None:
-            self._limiter.log_refusals()
+        self._limiter.log_refusals()
 
     def peers(self) -> dict[str, int]:
-        """ZmqLimiter.counts(); empty if peers have keys."""
-        return self._limiter.counts() if self._limiter is not None else {}
+        """ZmqLimiter.counts()."""
+        return self._limiter.counts()
 
     def close(self) -> None:
         """Close; queued messages have LINGER_MS. May be called twice."""
@@ -112,8 +106,7 @@ class ZmqServer:
             self._authenticator.stop()
         self.socket.close()
         self._context.term()
-        if self._limiter is not None:
-            self._limiter.close(LINGER_MS)
+        self._limiter.close(LINGER_MS)
 
 
 def _require_threads() -> None:

@@ -18,7 +18,7 @@
  * libzmq gives them to the program with each message of the peer, and the first one of a name counts.  So
  * the limiter puts "User-Id" before all others, as a ZAP handler would set it; the peer cannot replace it.
  *
- * Only for mechanism NULL: CURVE encrypts the flags.
+ * CURVE encrypts READY and the flag "more": each frame of such a peer counts as a message.
  */
 #ifndef BRIM_LIMITER_H
 #define BRIM_LIMITER_H
