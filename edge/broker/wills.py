@@ -9,7 +9,7 @@ SLICE_BYTES for each poll of the broker's thread, in order, and wait for room in
 
 Memory. All wills together are bounded, and those of a tenant by its quota. As the memory fills, large wills
 are refused first: a will gets at most a 64th of the rest, so that a few clients with large wills do not
-exclude those with small ones.
+exclude those with small ones. One user or address has its share (quota.share_percent), as of other tables.
 
 Invariants: a session has at most one will here. Each will is published once or cancelled, and stays in the
 journal until then.
@@ -17,6 +17,7 @@ journal until then.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from msgspec import Struct, field
@@ -24,6 +25,7 @@ from msgspec.structs import replace
 
 from edge.auth.interfaces import ClientInfo
 from edge.auth.tenant_names import prefix_in
+from edge.broker.quotas import key_of, owner_text
 from edge.engine.timer_heap import TimerHeap
 from edge.mqtt import Will
 from edge.mqtt.properties import record_properties
@@ -44,6 +46,7 @@ class WillLimits(Struct, frozen=True):
 
     will_max_bytes: int = 128 << 10  # of one will
     wills_max_bytes: int = 16 << 20  # of all wills
+    share_percent: int = 100  # of them, for an owner that is the only one; 100: no limit
 
 
 class TenantWills(Struct):
@@ -106,6 +109,7 @@ class Wills:
     ) -> None:
         """Create the table. `has_room` returns False while messages of the broker wait for room in a ring."""
         self.held_bytes = 0  # of all wills, those of connected clients too
+        self._of_owners: Counter[bytes] = Counter()  # the same of each owner
         self.of_tenants: dict[str, TenantWills] = {}  # by the prefix of the tenant
         self._publish = publish
         self._journal = journal
@@ -143,11 +147,21 @@ class Wills:
         left = limits.wills_max_bytes - self.held_bytes
         if size > left or size > max(SMALL_BYTES + OBJECT_BYTES, left // SHARE_DIVISOR):
             return f"a will of {size} bytes has no room; wills_max_bytes = {limits.wills_max_bytes}"
-        return ""
+        return self._over_share(key_of(client_info), size, will_bytes(held) if held is not None else 0)
+
+    def _over_share(self, owner: bytes, size: int, held: int) -> str:
+        """Reason why the owner may have no further will of `size` bytes in place of one of `held`; or ""."""
+        percent, room = self.limits.share_percent, self.limits.wills_max_bytes
+        own = self._of_owners[owner] + size - held
+        free = room - self.held_bytes - size + held
+        if not owner or percent == 100 or size <= held or own * (100 - percent) <= free * percent:
+            return ""
+        has = f"{owner_text(owner)} has wills of {self._of_owners[owner]} bytes"
+        return f"a will of {size} bytes has no room: {has} of {room} (quota.share_percent = {percent})"
 
     def accepted(self, client_info: ClientInfo, will: Will) -> None:
         """Count the will of a client that has connected."""
-        self._count(client_info.client_id, will, 1)
+        self._count(client_info, will, 1)
 
     def limit_tenant(self, prefix: str, count_max: int, bytes_max: int) -> None:
         """Use other limits of a tenant from now on; 0: no limit. Its wills stay."""
@@ -157,17 +171,20 @@ class Wills:
     def _tenant(self, prefix: str) -> TenantWills:
         return self.of_tenants.setdefault(prefix, TenantWills())
 
-    def _count(self, client_id: str, will: Will, sign: int) -> None:
-        size = sign * will_bytes(will)
+    def _count(self, client_info: ClientInfo, will: Will, sign: int) -> None:
+        size, owner = sign * will_bytes(will), key_of(client_info)
         self.held_bytes += size
-        if prefix := prefix_in(client_id):
+        self._of_owners[owner] += size
+        if self._of_owners[owner] <= 0:
+            del self._of_owners[owner]
+        if prefix := prefix_in(client_info.client_id):
             tenant = self._tenant(prefix)
             tenant.count += sign
             tenant.held_bytes += size
 
     def discarded(self, client_info: ClientInfo, will: Will) -> None:
         """Drop the will of a client that sent DISCONNECT."""
-        self._ended(client_info.client_id, will)
+        self._ended(client_info, will)
 
     # ---- of clients that have disconnected ----
 
@@ -200,7 +217,7 @@ class Wills:
             self._publish_now(due)
         if (waiting := self._waiting.pop(client_id, None)) is not None:
             self._deadlines.cancel(client_id)
-            self._ended(client_id, waiting.will)
+            self._ended(waiting.client_info, waiting.will)
 
     def session_ended(self, client_id: str) -> None:
         """Publish the will of a session that has ended."""
@@ -245,8 +262,8 @@ class Wills:
     def _publish_now(self, left: _DueWill) -> None:
         self._slice_bytes -= WILL_COST_BYTES + len(left.will.payload)
         self._publish(left.client_info, left.will)
-        self._ended(left.client_info.client_id, left.will)
+        self._ended(left.client_info, left.will)
 
-    def _ended(self, client_id: str, will: Will) -> None:
-        self._count(client_id, will, -1)
-        self._journal.will_done(client_id)
+    def _ended(self, client_info: ClientInfo, will: Will) -> None:
+        self._count(client_info, will, -1)
+        self._journal.will_done(client_info.client_id)

@@ -100,7 +100,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     will_max_bytes: Annotated[int, Meta(ge=KIB, le=MIB)] = 128 * KIB
     """Longest will message of one client: topic, payload and properties."""
     wills_max_bytes: Annotated[int, Meta(ge=MIB, le=16 * GIB)] = DefaultSize(16 * MIB)
-    """Memory for the will messages of all clients together. As it fills, large wills are refused first."""
+    """Memory for the will messages of all clients together. As it fills, large wills are refused first. One
+    user or address may have three quarters of it ([quota])."""
     in_flight_max: Annotated[int, Meta(ge=1, le=65535)] = 100
     """QoS 1 and 2 messages in flight to one client. The default is what paho and mosquitto accept without a
     setting of their own."""

@@ -73,6 +73,6 @@ def broker_limits(config: Config) -> BrokerLimits:
         check_retain_source=config.auth.check_retain_source,
         keep_alive_max_s=limits.keep_alive_max_s,
         sessions=sessions,
-        wills=WillLimits(limits.will_max_bytes, limits.wills_max_bytes),
+        wills=WillLimits(limits.will_max_bytes, limits.wills_max_bytes, config.quota.share_percent),
         topics=TopicLimits(limits.topic_max_bytes, limits.topic_levels_max, limits.topics_idle_s),
     )

@@ -13,6 +13,7 @@ from edge.broker.dispatcher import BrokerLimits
 from edge.broker.quotas import key_of, owner_max, owner_text
 from edge.broker.session_admin import SessionAdmin
 from edge.broker.sessions import SessionLimits
+from edge.broker.wills import WillLimits
 from edge.config.listener import Listener as Settings
 from edge.config.loader import parse
 from edge.config.schema import Durability
@@ -298,6 +299,30 @@ def test_shared_subscriptions_of_one_user_leave_room_for_the_queues_of_others(le
         SessionAdmin(bench.broker, bench.stats).remove("first")
         bench.settle()
         assert [key for key, _ in bench.engine.owners_top(Table.QUEUE_BYTES, 9)] == [b"ubob"]
+
+
+# ---- wills ----
+
+
+def test_wills_of_one_user_leave_room_for_those_of_others() -> None:
+    def is_let_in(user: str, client_id: str, size: int = 100) -> bool:
+        wire = bench.wire(V5)
+        will = Will("t", bytes(size))
+        wire.send(Connect(client_id, version=V5, username=user, will=will, keep_alive_s=0))
+        answer = wire.answer()
+        assert isinstance(answer, ConnAck)
+        if answer.reason_code.failed:
+            assert "user mallory has wills of" in (answer.properties.reason_string or "")
+        return not answer.reason_code.failed
+
+    limits = BrokerLimits(wills=WillLimits(wills_max_bytes=400_000, share_percent=75))
+    with Bench(engine=EngineLimits(share_percent=100), limits=limits, authenticator=Anybody()) as bench:
+        assert sum(is_let_in("mallory", f"m{n}") for n in range(600)) == 300_000 // 613
+        assert is_let_in("bob", "b", 900)
+        assert is_let_in("mallory", "m0")  # in place of the one before
+        for client in bench.broker.clients:
+            bench.broker.clients.end(client.connection, will=False)
+        assert is_let_in("mallory", "again", 900)
 
 
 # ---- retained messages and topics ----
