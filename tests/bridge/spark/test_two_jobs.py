@@ -311,6 +311,7 @@ class Schedule:
         self.next = 0  # in the checkpoint
         self.last = -1  # in the table
         self.late = 0  # commits that were refused
+        self.changed = False  # by the last step: files or the log of the table
 
     def run(self) -> None:
         number, what = self.random.randrange(3), self.random.randrange(20)
@@ -323,8 +324,9 @@ class Schedule:
             self.jobs[number] = Job(self.table, self.form, batch)
         else:
             self.work(number, job)
-        if self.last >= 0:
+        if self.changed and self.last >= 0:
             assert offsets(self.table, self.form) == list(range(ROWS * (self.last + 1)))
+        self.changed = False
 
     def work(self, number: int, job: Job) -> None:
         """A driver takes its next step, and may stop between two looks at the table."""
@@ -332,7 +334,7 @@ class Schedule:
             self.go_on(number, job)
         elif job.step == "begun":
             write(job.target, job.batch)
-            job.step = "written"
+            job.step, self.changed = "written", True
         elif job.step == "written":
             log: Any = job.target.log
             job.early = [log._opened() for _ in range(self.random.randrange(3))]
@@ -342,6 +344,7 @@ class Schedule:
 
     def commit(self, number: int, job: Job) -> None:
         del self.jobs[number]
+        self.changed = True
         dies = self.random.choice(["", "", "behind its commit", "before the checkpoint"])
         try:
             if dies == "behind its commit" and not bronze.has_batch(job.target.log, job.batch):
@@ -364,6 +367,7 @@ class Schedule:
 
     def maintain(self, *, clean: bool) -> None:
         """As for files that are older than the age: each is for a table that all drivers know."""
+        self.changed = True
         log: Any = target_of(self.table, self.form).log
         if clean:
             for path in self.table.rglob("*.parquet"):
