@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -287,8 +286,7 @@ def test_a_full_ring_keeps_its_messages_over_kill_9(
         pump([publisher], lambda: len(publisher.acked) >= stored)
         wait_until(lambda: report_of(broker)["pending"] >= len(publisher.acked))
         stall.touch()
-        deadline = time.monotonic() + 3
-        pump([publisher], lambda: time.monotonic() > deadline)
+        pump([publisher], lambda: False)  # until the broker ends the connection: the ring is full
         acknowledged = len(publisher.acked)
         assert report_of(broker)["pending"] < acknowledged - 150
         broker.kill()
