@@ -26,10 +26,10 @@ class LoweredSize(DefaultSize):
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of one client and of all clients together, in [limits].
 
-    Ten defaults are lower where all full tables would not fit the memory that the broker may use:
+    Some defaults are lower where all full tables would not fit the memory that the broker may use:
     connections_max, sessions_max, topics_max, topics_max_bytes, filters_max_bytes, queues_max_bytes,
-    retained_max_bytes, wills_max_bytes, spill_max_bytes and unfinished_max_bytes.  `brim check FILE` shows
-    them.
+    retained_max, retained_max_bytes, wills_max_bytes, spill_max_bytes and unfinished_max_bytes.
+    `brim check FILE` shows them.
     """
 
     connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = DefaultSize(16_384)
@@ -115,7 +115,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refused."""
     session_expiry_s: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)] = 7 * 86_400
     """Longest time that the session of an absent client is kept."""
-    retained_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000
+    retained_max: Annotated[int, Meta(ge=0, le=10_000_000)] = DefaultSize(100_000)
     """Retained messages."""
     retained_max_bytes: Annotated[int, Meta(ge=0, le=64 * GIB)] = DefaultSize(64 * MIB)
     """Memory for all retained messages together."""

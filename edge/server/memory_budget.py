@@ -14,9 +14,10 @@ less than its share leaves the rest to the others.
 from __future__ import annotations
 
 import logging
+import sys
 from typing import NamedTuple
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from edge.config.limits import DefaultSize, LoweredSize
 from edge.config.schema import Config
@@ -31,6 +32,7 @@ PROGRAMS_BYTES = 36 * MIB  # the broker without tables, and a command, such as t
 LOG_BYTES = 20 * MIB  # these three were measured at the highest rate
 BRIDGE_FILES = 11  # memory of a bridge, in files of file_bytes
 CONSOLE_BYTES = 30 * MIB
+RETAINED_PARTS = 2  # retained messages take half of the topics: a topic that has one is never forgotten
 PARTS = 4  # default tables share a quarter of the memory at least, also if misfit() reports the sum
 STEP = 100  # of a share
 
@@ -61,6 +63,9 @@ def fitted_limits(config: Config, memory_bytes: int) -> Config:
             more = _value(config, table) - table.least
         room -= int(more * table.cost)
         shares -= table.share
+    retained_max = LoweredSize(lowered.get("topics_max", sys.maxsize) // RETAINED_PARTS)
+    if isinstance(config.limits.retained_max, DefaultSize) and retained_max < config.limits.retained_max:
+        lowered["retained_max"] = retained_max
     return replace(config, limits=replace(config.limits, **lowered)) if lowered else config
 
 
@@ -82,11 +87,8 @@ def misfit(config: Config, memory_bytes: int) -> str:
 
 def lowered_limits(config: Config) -> dict[str, int]:
     """Values that fitted_limits() has lowered, by setting."""
-    return {
-        table.setting: _value(config, table)
-        for table in _tables(config)
-        if isinstance(_value(config, table), LoweredSize)
-    }
+    values = asdict(config.limits)
+    return {name: value for name, value in values.items() if isinstance(value, LoweredSize)}
 
 
 def log_budget(config: Config, memory_bytes: int) -> None:
@@ -102,16 +104,16 @@ def _tables(config: Config) -> tuple[_TableCost, ...]:
     longest = max([config.packet_max_bytes, *(one.packet_max_bytes or 0 for one in config.listener)])
     packets = -(-2 * longest // MIB) * MIB  # the least that engine_limits() takes
     return (
-        _TableCost("connections_max", 2_048, 4, 1_000),
+        _TableCost("connections_max", 2_048, 3, 1_000),
         _TableCost("sessions_max", 3_072 + 200 * saved, 4, 1_000),
-        _TableCost("topics_max", 360, 4, 1_000),
-        _TableCost("topics_max_bytes", 2, 3),  # a name is in the table, and its levels in the tree
+        _TableCost("topics_max", 360, 8, 1_000),
+        _TableCost("topics_max_bytes", 2, 4),  # a name is in the table, and its levels in the tree
         _TableCost("filters_max_bytes", 2, 3),
         _TableCost("queues_max_bytes", 1.1 + saved, 10),
         _TableCost("retained_max_bytes", 1.1, 5),
-        _TableCost("wills_max_bytes", 1.1 + saved, 3),
-        _TableCost("spill_max_bytes", 1, 2),
-        _TableCost("unfinished_max_bytes", 1.1, 3, packets),
+        _TableCost("wills_max_bytes", 1.1 + saved, 1),
+        _TableCost("spill_max_bytes", 1, 1),
+        _TableCost("unfinished_max_bytes", 1.1, 1, packets),
     )
 
 

@@ -63,6 +63,14 @@ def test_a_configured_limit_stays_and_leaves_the_others_a_quarter_of_the_memory(
     assert "limits.queues_max_bytes 1664 MiB" in misfit(written, 512 * MIB)
 
 
+def test_retained_messages_take_half_of_the_topics_at_most() -> None:
+    for mib in (64, 128, 256, 512):
+        limits = fitted("", mib * MIB).limits
+        assert limits.retained_max <= limits.topics_max // 2 or limits.retained_max == Limits().retained_max
+    assert fitted("[limits]\nretained_max = 90000\n", 128 * MIB).limits.retained_max == 90_000
+    assert fitted("[limits]\ntopics_max = 1000\n", 8 * GIB).limits.retained_max == Limits().retained_max
+
+
 def test_a_configured_default_is_no_default() -> None:
     config = fitted("[limits]\nretained_max_bytes = '64 MiB'\n", 128 * MIB)
     assert config.limits.retained_max_bytes == 64 * MIB
