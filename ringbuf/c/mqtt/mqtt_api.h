@@ -77,7 +77,7 @@ enum { /* options of a route or an entry: those of the subscription, the state o
        MQ_OPTION_RELEASED = 8,  /* in flight, QoS 2: PUBREC received, PUBREL sent */
        MQ_OPTION_NO_LOCAL = 16, /* route: not for messages published by this session */
        MQ_OPTION_RETAIN_AS_PUBLISHED = 32, /* route: keep the RETAIN flag of the message */
-       MQ_OPTION_OWN_ONLY = 64,            /* route: only for messages published by this session */
+       MQ_OPTION_OWN_ONLY = 64, /* route: only for messages of this session; entry: one of them */
        MQ_OPTION_SHARED = 128,             /* route: to a shared subscription; entry: of its member */
        MQ_OPTION_IDS_SHIFT = 8           /* upper 24 bits: number of subscription ids; 0: none */
 };

@@ -191,6 +191,38 @@ def test_options_and_identifiers_of_subscriptions_hold(lives: Lives) -> None:
     assert two.retain
 
 
+def test_a_message_has_the_identifiers_for_its_publisher_after_a_restart(lives: Lives) -> None:
+    """Its own messages are not of its no-local subscription, those of others are."""
+    bench = lives.start()
+    client, _ = connect(bench)
+    for number, topic_filter in enumerate(("+", "#"), 5):
+        subscription = Subscription(topic_filter, 1, no_local=topic_filter == "#")
+        client.send(Subscribe(1, (subscription,), Properties(subscription_identifiers=(number,))))
+    client.send(Publish("t", b"own", 1, packet_id=9))
+    client.drop()
+    publish(bench, "t", b"other")
+    for _ in range(2):  # from the journal, then from a snapshot
+        bench = lives.restart()
+        client, packets = connect(bench)
+        messages = [packet for packet in packets if isinstance(packet, Publish)]
+        identifiers = {
+            bytes(message.payload): set(message.properties.subscription_identifiers) for message in messages
+        }
+        assert identifiers == {b"own": {5}, b"other": {5, 6}}
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_client_without_local_messages_does_not_get_its_own_after_a_kill(lives: Lives, qos: int) -> None:
+    """[MQTT-3.8.3-3], also for a message that the journal has no other entry of."""
+    bench = lives.start()
+    client, _ = connect(bench)
+    client.send(Subscribe(1, (Subscription("a", 2, no_local=True), Subscription("+", 0))))
+    client.send(Publish("a", b"own", qos, packet_id=9), *([PubRel(9)] if qos > 1 else []))
+    bench = lives.restart()
+    _, packets = connect(bench)
+    assert told(packets) == []
+
+
 def test_what_was_unsubscribed_stays_so(lives: Lives) -> None:
     bench = lives.start()
     client = subscriber(bench, "a", "b")

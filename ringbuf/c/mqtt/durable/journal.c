@@ -216,6 +216,11 @@ void mq_journal_mark(mq_engine *engine, uint32_t index)
     add_long(engine, MQ_J_MARK, index, position);
 }
 
+void mq_journal_passed(mq_engine *engine, uint64_t where)
+{
+    add_long(engine, MQ_J_MARK, mq_where_ring(where), mq_where_position(where) + 1);
+}
+
 /* ---- writing ---- */
 
 uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left)

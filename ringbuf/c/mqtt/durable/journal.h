@@ -95,6 +95,8 @@ void mq_journal_gone(mq_engine *engine, const mq_entry *entry);
 bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t where, uint16_t identifier,
                          const mq_receipt *receipt);
 void mq_journal_mark(mq_engine *engine, uint32_t ring);
+/* The record at `where` is routed: a restart, which does not know its publisher, must not route it again. */
+void mq_journal_passed(mq_engine *engine, uint64_t where);
 /* Append the collected entries.  False: no room now, and no output may be sent. */
 bool mq_journal_flush(mq_engine *engine);
 /* Append a record of Python.  False: no room, or too long. */

@@ -121,14 +121,20 @@ static uint64_t where_now(const mq_journal_replay *replay, uint64_t where)
 
 /* ---- one entry each ---- */
 
+/* Options of an entry that hold after a restart.  In a shared record other bits are in the place of
+ * OWN_ONLY. */
+static uint32_t lasting(uint32_t options)
+{
+    uint32_t own = options & MQ_OPTION_SHARED ? 0 : options & MQ_OPTION_OWN_ONLY;
+    return (options & (MQ_OPTION_QOS | MQ_OPTION_RETAIN)) | own;
+}
+
 static void queue(mq_engine *engine, mq_session *session, uint64_t where, uint32_t options)
 {
     if (!(options & MQ_OPTION_QOS) || (options & MQ_OPTION_QOS) == 3)
         return;
     mq_push(engine, session,
-            (mq_entry){.where = where,
-                       .topic = MQ_NO_TOPIC,
-                       .options = options & (MQ_OPTION_QOS | MQ_OPTION_RETAIN)});
+            (mq_entry){.where = where, .topic = MQ_NO_TOPIC, .options = lasting(options)});
 }
 
 static void on_routed(mq_engine *engine, mq_journal_replay *replay, const uint8_t *at)
@@ -194,7 +200,7 @@ static void on_sent_else(mq_engine *engine, const mq_journal_replay *replay, mq_
     bool groups = options & MQ_OPTION_SHARED && (options & MQ_OPTION_QOS) == 1;
     mq_entry entry = {.where = groups ? MQ_NOWHERE : where_now(replay, long_at(at, 1)),
                       .topic = MQ_NO_TOPIC,
-                      .options = options & (MQ_OPTION_QOS | MQ_OPTION_RETAIN)};
+                      .options = lasting(options)};
     session->disordered = true;
     send(engine, session, entry);
 }
@@ -265,7 +271,7 @@ static void on_window(mq_engine *engine, const mq_journal_replay *replay, mq_ses
         send(engine, session,
              (mq_entry){.where = where_now(replay, long_at(at, 7 + 3 * i)),
                         .topic = MQ_NO_TOPIC,
-                        .options = options & (MQ_OPTION_QOS | MQ_OPTION_RETAIN | MQ_OPTION_RELEASED)});
+                        .options = lasting(options) | (options & MQ_OPTION_RELEASED)});
     }
     session->disordered |= sent > 0;
     for (uint32_t i = 0; i < received; i++)
@@ -363,20 +369,23 @@ static bool topic_named(const mq_engine *engine, const mq_journal_replay *replay
     return false;
 }
 
-/* Subscription ids of the current route to `session`, with the identifiers of its subscription. */
-static uint32_t ids_of(mq_engine *engine, uint32_t topic, const mq_session *session)
+/* Subscription ids of the current route to the session of `entry`, with the identifiers of its
+ * subscriptions.  A session may have a second route, for its own messages. */
+static uint32_t ids_of(mq_engine *engine, const mq_entry *entry, const mq_session *session)
 {
-    const mq_topic *known = topic == MQ_NO_TOPIC ? NULL : mq_slab_at(&engine->topics, topic);
-    for (uint32_t i = 0; known != NULL && session->group == NULL && i < known->route_count; i++) {
+    const mq_topic *known = mq_slab_at(&engine->topics, entry->topic);
+    uint32_t ids = 0;
+    for (uint32_t i = 0; session->group == NULL && i < known->route_count; i++) {
         const mq_route *route = &known->routes[i];
         if (route->session != session || route->generation != session->item.generation)
             continue;
-        uint32_t ids = route->options >> MQ_OPTION_IDS_SHIFT;
-        if (ids)
-            mq_subscription_ids_at(engine, ids)->references++;
-        return ids << MQ_OPTION_IDS_SHIFT;
+        ids = route->options >> MQ_OPTION_IDS_SHIFT;
+        if (((route->options ^ entry->options) & MQ_OPTION_OWN_ONLY) == 0)
+            break;
     }
-    return 0;
+    if (ids)
+        mq_subscription_ids_at(engine, ids)->references++;
+    return ids << MQ_OPTION_IDS_SHIFT;
 }
 
 /* Resolve a record that its ring has overwritten: it is in the log, in the spill file, or lost. */
@@ -467,7 +476,7 @@ static bool resolve_entry(mq_engine *engine, mq_journal_replay *replay, const mq
                      ? resolve_producer_record(engine, replay, ring, entry, out)
                      : resolve_overwritten(engine, replay, ring, entry, out);
     if (known && entry->topic != MQ_NO_TOPIC)
-        entry->options |= ids_of(engine, entry->topic, session);
+        entry->options |= ids_of(engine, entry, session);
     return known;
 }
 

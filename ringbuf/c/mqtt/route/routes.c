@@ -116,9 +116,11 @@ void mq_routes_free(mq_engine *engine, mq_topic *topic)
     topic->route_count = topic->route_capacity = 0;
 }
 
-/* True if a message of `publisher` uses this route, which distinguishes its session from others. */
+/* True if a message of `publisher` uses this route, which may distinguish its session from others. */
 static bool is_for(const mq_route *route, const mq_session *publisher)
 {
+    if (!(route->options & (MQ_OPTION_NO_LOCAL | MQ_OPTION_OWN_ONLY)))
+        return true;
     return (route->session == publisher) == !(route->options & MQ_OPTION_NO_LOCAL);
 }
 
@@ -126,6 +128,7 @@ static bool is_for(const mq_route *route, const mq_session *publisher)
 uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, const mq_message *message)
 {
     uint32_t qos = message->flags & RB_FLAG_QOS, retain = message->flags & RB_FLAG_RETAIN, matched = 0;
+    bool skips_own = false;
     for (uint32_t i = 0; i < topic->route_count;) {
         mq_route route = topic->routes[i];
         if (!is_live(&route)) {
@@ -133,17 +136,22 @@ uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, con
             continue;
         }
         i++;
-        if (route.options & (MQ_OPTION_NO_LOCAL | MQ_OPTION_OWN_ONLY) && !is_for(&route, message->publisher))
+        if (!is_for(&route, message->publisher)) {
+            skips_own |= route.session == message->publisher && route.session->kept;
             continue;
+        }
         matched++;
         uint32_t granted = route.options & MQ_OPTION_QOS, lower = qos < granted ? qos : granted;
+        uint32_t kept = route.options & (~0xffu | MQ_OPTION_OWN_ONLY); /* OWN_ONLY: for a restart */
         mq_entry entry = {.where = where,
                           .topic = topic->item.index,
-                          .options = (route.options & ~0xffu) | (retain & route.options >> 3) | lower};
+                          .options = kept | (retain & route.options >> 3) | lower};
         if (route.options & MQ_OPTION_SHARED)
             mq_share_route(engine, route.session, entry);
         else if (lower > 0 || route.session->connection != NULL)
             mq_push(engine, route.session, entry);
     }
+    if (skips_own && qos > 0)
+        mq_journal_passed(engine, where);
     return matched;
 }
