@@ -12,6 +12,7 @@ from tests.campaigns.crashes import CRASHES
 from tests.campaigns.cuts import CUTS
 from tests.campaigns.faults import FAULTS
 from tests.campaigns.flips import FLIPS
+from tests.campaigns.histories import HISTORIES
 from tests.campaigns.kills import KILLS
 from tests.campaigns.million import KILLS as MILLION_KILLS
 from tests.campaigns.million import RECORDS, SINKS, run_million
@@ -27,6 +28,7 @@ from tests.support.damaged_state import KINDS
 CAMPAIGNS = (
     CRASHES,
     MIXED,
+    HISTORIES,
     ARCHIVES,
     FLIPS,
     STATE_FLIPS,
