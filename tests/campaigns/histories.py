@@ -10,6 +10,8 @@ Exceptions:
 
 - A will at the end of all connections may be sent to a client that is gone: its DUP is not compared.
 - Messages of QoS 0 that wait in a queue may be lost: they are not compared.
+- Any member of a shared subscription may get a message: here a missing one counts, and at QoS 2 a second
+  delivery.
 - A client that has not acknowledged all retained messages of a subscription gets all of them again after a
   kill: here only a missing one counts.
 """
@@ -25,6 +27,8 @@ from tests.campaigns.running import Campaign, Outcome
 from tests.support.brim_process import BrimProcess
 from tests.support.directories import memory_directory
 from tests.support.histories import (
+    MEMBERS,
+    SHARED_TOPICS,
     WILL,
     Acknowledges,
     Connects,
@@ -130,6 +134,24 @@ def differences(steps: Sequence[Step], cut: Seen, killed: Seen) -> Iterator[str]
     for name in cut[0]:
         if missing := _retained(cut, name) - _retained(killed, name):
             yield f"{name}: next to kills these retained messages are missing: {missing}"
+    shared = [_shared(seen) for seen in (cut, killed)]
+    if shared[0].keys() != shared[1].keys():
+        yield f"shared messages {shared[0] - shared[1]}, next to kills {shared[1] - shared[0]}"
+    for message in (message for seen in shared for message, count in seen.items() if count > 1):
+        if message[-1] == 2:
+            yield f"shared message of QoS 2 more than once: {message}"
+
+
+def _shared(seen: Seen) -> Counter[tuple[object, ...]]:
+    """Number of deliveries of each shared message: topic, payload, QoS."""
+    events = (event for step in seen for name in MEMBERS for event in step.get(name, ()))
+    return Counter(
+        event[TOPIC : QOS + 1] for event in events if event[0] == MESSAGE and _is_shared(event) and event[QOS]
+    )
+
+
+def _is_shared(event: Event) -> bool:
+    return event[TOPIC] in SHARED_TOPICS
 
 
 def _pairs(one: list[Event], two: list[Event]) -> Iterator[tuple[object, list[Event], list[Event]]]:
@@ -144,7 +166,7 @@ def _by_topic(events: list[Event]) -> dict[object, list[Event]]:
     for event in events:
         if not _is_message(event):
             insort(parts[None], event, key=repr)
-        elif event[QOS] and not event[RETAIN]:
+        elif event[QOS] and not event[RETAIN] and not _is_shared(event):
             is_will = str(event[PAYLOAD]).startswith(str(WILL)[:-1])
             parts[event[TOPIC]].append((*event[:DUP], *event[DUP + 1 :]) if is_will else event)
     return parts

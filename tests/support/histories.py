@@ -6,6 +6,9 @@ At the end all clients come back and acknowledge everything, so that nothing sta
 One client of a history has wills: several wills at the end of all connections would come in any order. A
 message that is sent again has the identifiers of the current subscriptions: so a history with identifiers
 changes no subscription after its begin.
+
+In every third history the clients of MEMBERS share a subscription to SHARED_TOPICS, and have no other one to
+them. Their sessions do not end, because the messages in flight of a session that ends are lost.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,6 +23,8 @@ TOPICS = ("a", "a/b", "a/b/c", "a/c", "b", "b/b", "/a", "a/")
 FILTERS = (*TOPICS[:3], "#", "+", "a/#", "a/+", "+/b", "+/+/#", "/+", "b", "b/#", "+/#", "a/+/c", "/a", "+/")
 WILL = b"will "  # begin of the payload of each will
 WILLS_OF = "c0"
+MEMBERS = ("c0", "c1")
+SHARED_TOPICS = ("s/a", "s/b")
 STEPS = 40
 KEPT_S = 600
 
@@ -93,6 +98,7 @@ class _Writer:
     random: Random
     versions: dict[str, Version]
     identifiers: bool
+    shares: bool
     connected: set[str] = field(default_factory=set)
     number: int = 0
 
@@ -100,6 +106,8 @@ class _Writer:
         """All steps of the history."""
         for client in self.versions:
             yield self._connects(client)
+            if self._is_member(client):
+                yield Subscribes(client, (Subscription("$share/g/s/#", 2),), NO_PROPERTIES)
             for _ in range(self.random.randint(0, 3)):
                 yield self._subscribes(client)
         for at in range(STEPS):
@@ -113,6 +121,9 @@ class _Writer:
 
     def _is(self, probability: float) -> bool:
         return self.random.random() < probability
+
+    def _is_member(self, client: str) -> bool:
+        return self.shares and client in MEMBERS
 
     def _of_5(self, client: str, **properties: Any) -> Properties:
         return Properties(**properties) if self.versions[client] is Version.V5 else NO_PROPERTIES
@@ -136,14 +147,16 @@ class _Writer:
         return self.random.choices([*makers], [*makers.values()])[0](client)
 
     def _connects(self, client: str) -> Connects:
-        properties: dict[str, Any] = {"session_expiry_interval_s": self.random.choice([0, *[KEPT_S] * 5])}
+        is_member = self._is_member(client)
+        expiry_s = KEPT_S if is_member else self.random.choice([0, *[KEPT_S] * 5])
+        properties: dict[str, Any] = {"session_expiry_interval_s": expiry_s}
         for name, values in (("receive_maximum", (1, 2, 3, 10)), ("topic_alias_maximum", (1, 2, 10))):
             if self._is(0.3):
                 properties[name] = self.random.choice(values)
         self.connected.add(client)
         will = self._will(client) if client == WILLS_OF and self._is(0.7) else None
         acks: Acks = self.random.choice(["at once", "at once", "PUBREC only", "none"])
-        return Connects(client, self._is(0.1), will, self._of_5(client, **properties), acks)
+        return Connects(client, self._is(0.1) and not is_member, will, self._of_5(client, **properties), acks)
 
     def _will(self, client: str) -> Will:
         self.number += 1
@@ -155,7 +168,8 @@ class _Writer:
         return self.random.choice([0, 1, 2])
 
     def _subscribes(self, client: str) -> Subscribes:
-        filters = self.random.sample(FILTERS, self.random.choice([1, 1, 1, 2, 3]))
+        known = [name for name in FILTERS if not (self._is_member(client) and name[0] in "#+")]
+        filters = self.random.sample(known, self.random.choice([1, 1, 1, 2, 3]))
         is_5 = self.versions[client] is Version.V5
         subscriptions = tuple(
             Subscription(name, self._qos(), self._is(0.3), self._is(0.3), self.random.choice([0, 0, 1, 2]))
@@ -184,7 +198,8 @@ class _Writer:
         }
         properties = self._of_5(client, **{name: value for name, value in values.items() if self._is(0.1)})
         breaks: Breaks = self.random.choice(["", "", "", "", "before the acknowledgement", "before PUBREL"])
-        return Publishes(client, self.random.choice(TOPICS), payload, self._qos(), retain, properties, breaks)
+        topics = SHARED_TOPICS if self.shares and self._is(0.4) else TOPICS
+        return Publishes(client, self.random.choice(topics), payload, self._qos(), retain, properties, breaks)
 
     def _acknowledges(self, client: str) -> Acknowledges:
         return Acknowledges(client, self.random.choice(["all", "all", "oldest", "PUBREC only"]))
@@ -200,4 +215,4 @@ def history(seed: int) -> tuple[dict[str, Version], list[Step]]:
     random = Random(seed)
     names = [f"c{number}" for number in range(random.randint(2, 6))]
     versions = {name: random.choice([Version.V311, Version.V5, Version.V5]) for name in names}
-    return versions, list(_Writer(random, versions, identifiers=seed % 2 == 0).steps())
+    return versions, list(_Writer(random, versions, identifiers=seed % 2 == 0, shares=seed % 3 == 0).steps())
