@@ -27,9 +27,9 @@ from msgspec.structs import replace
 from edge.auth.interfaces import ClientInfo
 from edge.auth.tenant_names import MARK
 from edge.broker.authorization import Authorization
+from edge.broker.broker_limits import BrokerLimits
 from edge.broker.connections import ConnectedClient, Connections, audit_facts, encode_within
 from edge.broker.deferred import DeferredDecisions
-from edge.broker.limits import BrokerLimits
 from edge.broker.plain_connect import PlainConnects
 from edge.broker.quotas import key_of
 from edge.broker.sessions import NEVER_S, Session, Sessions

@@ -41,6 +41,7 @@ from edge.auth.interfaces import (
 )
 from edge.auth.tenants import NO_TENANTS, Tenants
 from edge.broker.authorization import Authorization
+from edge.broker.broker_limits import BrokerLimits
 from edge.broker.connect import ConnectHandler
 from edge.broker.connections import ConnectedClient, Connections, audit_facts
 from edge.broker.deferred import Call, DeferredDecisions
@@ -48,7 +49,6 @@ from edge.broker.delayed_topics import DELAYED, delayed_target
 from edge.broker.engine_rings import PartitionLike, StreamRules
 from edge.broker.enhanced_auth import EnhancedAuth
 from edge.broker.internal_publisher import RETRY_S, InternalPublisher
-from edge.broker.limits import BrokerLimits
 from edge.broker.log_backfill import LogBackfill
 from edge.broker.quotas import Owners, key_of
 from edge.broker.retained_authors import author_of

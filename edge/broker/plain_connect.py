@@ -15,8 +15,8 @@ from collections.abc import Callable
 from edge.auth.interfaces import ClientInfo
 from edge.auth.tenant_names import MARK
 from edge.broker.authorization import NO_PEER, Authorization
+from edge.broker.broker_limits import BrokerLimits
 from edge.broker.connections import ConnectedClient, Connections
-from edge.broker.limits import BrokerLimits
 from edge.broker.retained_authors import author_of
 from edge.broker.sessions import Sessions
 from edge.engine.connect_calls import VERSIONS, PlainConnect

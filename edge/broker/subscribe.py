@@ -24,9 +24,9 @@ from msgspec.structs import replace
 from edge.auth.interfaces import Answer
 from edge.auth.tenant_names import full_filter
 from edge.broker.authorization import Authorization
+from edge.broker.broker_limits import BrokerLimits
 from edge.broker.connections import ConnectedClient, Connections
 from edge.broker.deferred import DeferredDecisions
-from edge.broker.limits import BrokerLimits
 from edge.broker.retained_delivery import Retained
 from edge.broker.router import Router, filter_bytes, plain_bytes
 from edge.broker.sliced_work import Steps

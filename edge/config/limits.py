@@ -1,6 +1,6 @@
 """Settings of limits, in [limits]: memory, connections and queues of one client and of all clients together.
 
-Owns their defaults and ranges; edge/engine/limits.py and the C core enforce them.
+Owns their defaults and ranges; edge/engine/engine_limits.py and the C core enforce them.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from msgspec.structs import asdict
 
 from edge.engine.codes import CloseCause, DropCause, EventKind, Table
 from edge.engine.connect_calls import ConnectEngine
+from edge.engine.engine_limits import EngineLimits
 from edge.engine.journal_calls import JournalEngine
-from edge.engine.limits import EngineLimits
 from edge.engine.routing_calls import Match, RoutingEngine
 from edge.engine.spill_calls import SpillEngine
 from ringbuf import _ringbuf

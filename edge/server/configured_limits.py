@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from edge.broker.limits import BrokerLimits
+from edge.broker.broker_limits import BrokerLimits
 from edge.broker.quotas import owner_max
 from edge.broker.router import TopicLimits
 from edge.broker.sessions import SessionLimits
 from edge.broker.wills import WillLimits
 from edge.config.schema import Config
-from edge.engine.limits import EngineLimits
+from edge.engine.engine_limits import EngineLimits
 from edge.mqtt.primitives import PacketLimits
 from edge.recovery.state_files import SESSIONS_RING
 

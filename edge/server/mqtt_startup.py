@@ -58,11 +58,11 @@ if TYPE_CHECKING:
     import ssl
 
     from bridge.format.installation import Installation
+    from edge.broker.broker_limits import BrokerLimits
     from edge.broker.engine_rings import PartitionLike
-    from edge.broker.limits import BrokerLimits
     from edge.broker.retained_delivery import RetainedRecord
     from edge.delayed.ring import DelayedPartition
-    from edge.engine.limits import EngineLimits
+    from edge.engine.engine_limits import EngineLimits
     from edge.log.log_set import LogSet
     from edge.log.surviving_log import SurvivingLog
     from edge.observe.http_token import TokenFile

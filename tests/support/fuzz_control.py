@@ -24,7 +24,7 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from edge.broker.limits import BrokerLimits
+from edge.broker.broker_limits import BrokerLimits
 from edge.engine.engine import EngineLimits
 from edge.mqtt import Connect, ProtocolError, Version, decode_packet
 from edge.mqtt.primitives import UNLIMITED, PacketLimits, decode_variable_integer, encode_variable_integer

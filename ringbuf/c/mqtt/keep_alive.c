@@ -2,7 +2,7 @@
  *
  * Keep-alive: closes a client that was silent for longer than its interval, or that sent no CONNECT in time.
  *
- * The interval (idle_max_ms) is 1.5 times the Keep Alive of the client, as edge/broker/limits.py sets it.
+ * The interval (idle_max_ms) is 1.5 times the Keep Alive of the client: edge/broker/broker_limits.py sets it.
  *
  * A connection expires by the time until which all input has been read (engine->input_read_ms), never only by
  * the clock: after a pause of the process, input that waits in the sockets counts.

@@ -8,7 +8,7 @@ import pytest
 
 from edge.auth.interfaces import ClientInfo
 from edge.broker import session_routes, subscribe, subscription_tree
-from edge.broker.limits import BrokerLimits
+from edge.broker.broker_limits import BrokerLimits
 from edge.engine.engine import EngineLimits
 from edge.mqtt import (
     Auth,

@@ -8,7 +8,7 @@ from msgspec.structs import asdict, replace
 
 from edge.auth.acl import Access, AccessRule, AccessRules
 from edge.auth.interfaces import ListenerPolicy
-from edge.broker.limits import BrokerLimits
+from edge.broker.broker_limits import BrokerLimits
 from edge.broker.plain_connect import CLIENT_ID_MAX
 from edge.engine.engine import EngineLimits, Table, counters_of
 from edge.mqtt import ConnAck, Connect, Disconnect, Properties, Publish, ReasonCode, Version, Will

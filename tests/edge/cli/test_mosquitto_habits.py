@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from edge.broker.limits import BrokerLimits
+from edge.broker.broker_limits import BrokerLimits
 from edge.cli import main
 from edge.cli.exit_status import Exit
 from edge.cli.message_format import message_format

@@ -1,4 +1,4 @@
-"""Limits of one client that the control plane checks; edge.engine.limits has those of the hot path."""
+"""Limits of one client that the control plane checks; edge.engine.engine_limits has those of the hot path."""
 
 from __future__ import annotations
 
