@@ -17,7 +17,7 @@
 
 #include "mqtt/in/packets.h"
 #include "failing_memory.h"
-#include "lines.h"
+#include "fifos.h"
 #include "must.h"
 
 #define CAPACITY RB_CAPACITY_MIN_BYTES
@@ -89,7 +89,7 @@ static void feed_piece(world *world, const client *client, const uint8_t *bytes,
 {
     uint32_t capacity;
     if (client->connection == NULL || client->connection->stop != MQ_RUN ||
-        client->connection->turn.line != NULL)
+        client->connection->turn.fifo != NULL)
         return;
     uint8_t *to = mq_receive_buffer(world->engine, client->connection, &capacity);
     uint8_t *receive = world->engine->receive, *end = receive + MQ_CARRY_BYTES + MQ_READ_BYTES;
@@ -167,7 +167,7 @@ static void pull(world *world, const client *client)
     mq_connection *connection = client->connection;
     if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
         return;
-    mq_line_leave(&connection->touched);
+    mq_fifo_leave(&connection->touched);
     mq_fill_output(world->engine, connection);
     mq_bytes_free(world->engine, &connection->out);
     if (connection->stop == MQ_STOP_OUT) {
@@ -218,7 +218,7 @@ static void step(world *world, uint8_t ms)
         client *client = &world->clients[i];
         if (client->connection == NULL)
             continue;
-        mq_line_leave(&client->connection->touched);
+        mq_fifo_leave(&client->connection->touched);
         if (client->connection->stop == MQ_STOP_CLOSING)
             away(world, client, MQ_CLOSE_RESET);
     }
@@ -294,7 +294,7 @@ static void look(const world *world)
 {
     uint64_t acks = 0;
     uint32_t sessions = 0, listed = 0;
-    lines_hold(world->engine);
+    fifos_hold(world->engine);
     for (uint32_t i = 0; i < CLIENTS; i++) {
         const mq_connection *connection = world->clients[i].connection;
         sessions += receipts_of(world->clients[i].session);
@@ -303,10 +303,10 @@ static void look(const world *world)
         if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
             continue;
         must(connection->session == world->clients[i].session, "an open connection has its session");
-        must(connection->acks_count == 0 || connection->ack_wait.line != NULL,
+        must(connection->acks_count == 0 || connection->ack_wait.fifo != NULL,
              "what waits is released some time");
         const mq_receipts *receipts = connection->session->receipts;
-        must(connection->stop != MQ_STOP_ACKS || connection->ack_wait.line != NULL ||
+        must(connection->stop != MQ_STOP_ACKS || connection->ack_wait.fifo != NULL ||
                  (receipts != NULL && receipts->count >= mq_acks_max(world->engine, connection)),
              "a client is paused for a cause");
     }

@@ -113,7 +113,7 @@ static void pull(play *play, mq_connection *connection)
     while (mq_fill_output(play->engine, connection) && connection->stop != MQ_STOP_CLOSING)
         connection->out.start = connection->out.end = 0;
     mq_bytes_free(play->engine, &connection->out);
-    mq_line_leave(&connection->touched);
+    mq_fifo_leave(&connection->touched);
     if (connection->stop == MQ_STOP_OUT) {
         connection->stop = MQ_RUN;
         mq_connection_ready(play->engine, connection);

@@ -19,7 +19,7 @@
 #include <sys/resource.h>
 
 #include "mqtt/mqtt.h"
-#include "lines.h"
+#include "fifos.h"
 #include "must.h"
 
 #define CAPACITY RB_CAPACITY_MIN_BYTES
@@ -177,7 +177,7 @@ static void feed(world *world, const client *client, const uint8_t *bytes, uint3
 {
     uint32_t capacity;
     if (client->connection == NULL || client->connection->stop != MQ_RUN ||
-        client->connection->turn.line != NULL)
+        client->connection->turn.fifo != NULL)
         return;
     uint8_t *to = mq_receive_buffer(world->engine, client->connection, &capacity);
     must(to != NULL && capacity >= count, "there is memory");
@@ -250,7 +250,7 @@ static void pull(world *world, const client *client, uint32_t most)
     if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
         return;
     bool more = true;
-    mq_line_leave(&connection->touched);
+    mq_fifo_leave(&connection->touched);
     for (uint32_t i = 0; more && i < most && connection->stop != MQ_STOP_CLOSING; i++) {
         more = mq_fill_output(world->engine, connection);
         connection->out.start = connection->out.end = 0;
@@ -412,7 +412,7 @@ static void nobody_is_forgotten(const world *world)
     for (uint32_t i = 0; i < CLIENTS; i++) {
         const client *client = &world->clients[i];
         const mq_session *session = client->session;
-        if (client->connection == NULL || client->connection->touched.line != NULL ||
+        if (client->connection == NULL || client->connection->touched.fifo != NULL ||
             session->waits_for_log || client->connection->stop == MQ_STOP_CLOSING)
             continue;
         if (!has_room(session))
@@ -431,7 +431,7 @@ static void nobody_is_forgotten(const world *world)
 
 static void look(const world *world)
 {
-    lines_hold(world->engine);
+    fifos_hold(world->engine);
     for (uint32_t i = 0; i < CLIENTS; i++) {
         count(world->clients[i].session);
         turn_holds(world->engine, world->clients[i].connection);

@@ -231,7 +231,7 @@ void mq_ring_remove(mq_engine *engine, uint32_t index)
         if (session->connection != NULL) /* its window may be open again, and no other event reports it */
             mq_connection_touch(engine, session->connection);
     }
-    mq_line_leave(&ring->stale_end);
+    mq_fifo_leave(&ring->stale_end);
     free(ring->requested_topic);
     free(ring->ack_gate.hidden_records);
     *ring = (mq_ring){.kind = MQ_RING_NONE};
@@ -239,7 +239,7 @@ void mq_ring_remove(mq_engine *engine, uint32_t index)
 
 void mq_announce_ends(mq_engine *engine)
 {
-    for (mq_link *link; (link = mq_line_take(&engine->rings_to_announce)) != NULL;)
+    for (mq_link *link; (link = mq_fifo_take(&engine->rings_to_announce)) != NULL;)
         rb_announce_end(MQ_LINKED(link, mq_ring, stale_end)->writer);
 }
 
@@ -319,7 +319,7 @@ void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t 
             mq_share_return(engine, session);
     }
     engine->counters.closed[cause]++;
-    mq_line_add(&engine->closing, &connection->turn);
+    mq_fifo_add(&engine->closing, &connection->turn);
 }
 
 bool mq_connection_over(mq_engine *engine, mq_connection *connection)
@@ -337,7 +337,7 @@ void mq_connection_forget(mq_engine *engine, mq_connection *connection)
     mq_link *links[] = {&connection->turn,      &connection->touched,  &connection->ack_wait,
                         &connection->sync_wait, &connection->log_wait, &connection->socket};
     for (size_t i = 0; i < sizeof links / sizeof *links; i++)
-        mq_line_leave(links[i]);
+        mq_fifo_leave(links[i]);
     connection_release(engine, connection);
     mq_layers_free(connection->layer);
     mq_bytes_free(engine, &connection->out);
@@ -348,14 +348,14 @@ void mq_connection_forget(mq_engine *engine, mq_connection *connection)
 
 void mq_connection_touch(mq_engine *engine, mq_connection *connection)
 {
-    if (connection->touched.line == NULL)
-        mq_line_add(&engine->touched, &connection->touched);
+    if (connection->touched.fifo == NULL)
+        mq_fifo_add(&engine->touched, &connection->touched);
 }
 
 void mq_connection_ready(mq_engine *engine, mq_connection *connection)
 {
-    if (connection->turn.line == NULL)
-        mq_line_add(&engine->ready, &connection->turn);
+    if (connection->turn.fifo == NULL)
+        mq_fifo_add(&engine->ready, &connection->turn);
 }
 
 /* ---- time ---- */
@@ -366,14 +366,14 @@ void mq_share_work(mq_engine *engine, uint32_t connections)
     engine->turn_work_max = part > MQ_TURN_WORK ? MQ_TURN_WORK : part < MQ_LAG_WORK ? MQ_LAG_WORK : part;
 }
 
-/* Continue the connections of `line`; those added meanwhile wait for the next call.  Returns false if others
- * wait for it too, because MQ_ROUND_WORK was used: they are the first in the line. */
-static bool continue_connections(mq_engine *engine, mq_line *line)
+/* Continue the connections of `fifo`; those added meanwhile wait for the next call.  Returns false if others
+ * wait for it too, because MQ_ROUND_WORK was used: they are the first in the FIFO. */
+static bool continue_connections(mq_engine *engine, mq_fifo *fifo)
 {
     mq_link *link;
-    uint32_t work = 0, left = line->count;
+    uint32_t work = 0, left = fifo->count;
     mq_share_work(engine, left);
-    for (; left > 0 && work < MQ_ROUND_WORK && (link = mq_line_take(line)) != NULL; left--) {
+    for (; left > 0 && work < MQ_ROUND_WORK && (link = mq_fifo_take(fifo)) != NULL; left--) {
         mq_connection *connection = MQ_LINKED(link, mq_connection, turn);
         if (connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_RATE) {
             connection->stop = MQ_RUN;
@@ -383,7 +383,7 @@ static bool continue_connections(mq_engine *engine, mq_line *line)
         mq_continue(engine, connection);
         work += engine->turn_work;
     }
-    return left == 0 || line->count == 0;
+    return left == 0 || fifo->count == 0;
 }
 
 /* End connections without a socket when an event for Python has room; the loop closes others first. */
@@ -394,7 +394,7 @@ static void detached_over(mq_engine *engine)
         mq_connection *connection = MQ_LINKED(link, mq_connection, turn);
         if (connection->fd >= 0 || !mq_connection_over(engine, connection))
             return;
-        mq_line_leave(link);
+        mq_fifo_leave(link);
     }
 }
 
@@ -418,7 +418,7 @@ void mq_engine_step(mq_engine *engine)
         /* The first one goes to the end: otherwise it would get all that a shared bucket has, each time.  Not
          * before all were continued: others would never be the first. */
         if (engine->limited.count > 1 && !engine->limited_left)
-            mq_line_add(&engine->limited, engine->limited.first);
+            mq_fifo_add(&engine->limited, engine->limited.first);
         engine->limited_left = !continue_connections(engine, &engine->limited);
         if (engine->limited_left)
             engine->limited_due_ms = engine->now_ms;

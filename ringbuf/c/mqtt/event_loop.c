@@ -103,8 +103,8 @@ void mq_layers_used(mq_loop *loop, mq_connection *connection)
         connection->blocked = true;
         interest_set(loop, connection, connection->interest | EPOLLOUT);
     }
-    if (layer->pending && connection->socket.line == NULL)
-        mq_line_add(&loop->pending, &connection->socket);
+    if (layer->pending && connection->socket.fifo == NULL)
+        mq_fifo_add(&loop->pending, &connection->socket);
 }
 
 /* True if the layers have sent what they hold. */
@@ -199,7 +199,7 @@ static void flush(mq_loop *loop)
     mq_announce_ends(engine);
     engine->appended_bytes = 0;
     mq_link *link;
-    for (; left > 0 && sent < FLUSH_ROUND_BYTES && (link = mq_line_take(&engine->touched)) != NULL; left--) {
+    for (; left > 0 && sent < FLUSH_ROUND_BYTES && (link = mq_fifo_take(&engine->touched)) != NULL; left--) {
         uint64_t before = engine->counters.bytes_out;
         serve_output(loop, MQ_LINKED(link, mq_connection, touched), share);
         sent += engine->counters.bytes_out - before + FLUSH_COST_BYTES;
@@ -236,7 +236,7 @@ static void reap(mq_loop *loop)
         mq_connection *connection = MQ_LINKED(link, mq_connection, turn);
         if (connection->fd < 0)
             break; /* mq_engine_step() ends it */
-        mq_line_leave(link);
+        mq_fifo_leave(link);
         bool may = !connection->blocked && mq_journal_written(engine);
         uint32_t length = may ? mq_sendable_bytes(engine, connection) : 0;
         if (length > 0 && mq_layer_write(connection->layer, connection->fd,
@@ -262,7 +262,7 @@ static void reap(mq_loop *loop)
 static void pause_reading(mq_loop *loop, mq_connection *connection, bool has_left)
 {
     if (connection->interest & EPOLLIN)
-        mq_line_add(&loop->read_paused, &connection->socket);
+        mq_fifo_add(&loop->read_paused, &connection->socket);
     if (has_left) {
         connection->interest = 0;
         connection->hung_up = true;
@@ -274,7 +274,7 @@ static void pause_reading(mq_loop *loop, mq_connection *connection, bool has_lef
 
 static void resume_reading(mq_loop *loop, mq_connection *connection)
 {
-    mq_line_leave(&connection->socket);
+    mq_fifo_leave(&connection->socket);
     connection->interest |= EPOLLIN;
     if (epoll_change(loop, EPOLL_CTL_MOD, connection, connection->interest) != 0 &&
         epoll_change(loop, EPOLL_CTL_ADD, connection, connection->interest) != 0)
@@ -298,8 +298,8 @@ static void resume_ready(mq_loop *loop)
         if (connection->stop == MQ_STOP_OUT && connection->hung_up) /* its output is never sent */
             mq_connection_close(loop->engine, connection, MQ_CLOSE_RESET);
         if (connection->stop == MQ_STOP_CLOSING)
-            mq_line_leave(link);
-        else if (connection->stop == MQ_RUN && connection->turn.line == NULL && !loop->engine->journal.full)
+            mq_fifo_leave(link);
+        else if (connection->stop == MQ_RUN && connection->turn.fifo == NULL && !loop->engine->journal.full)
             resume_reading(loop, connection);
         loop->unread += waits_for_broker(loop->engine, connection);
     }
@@ -343,7 +343,7 @@ static void receive(mq_loop *loop, mq_connection *connection)
 
 static bool may_read(const mq_engine *engine, const mq_connection *connection)
 {
-    return connection->stop == MQ_RUN && connection->turn.line == NULL && !engine->journal.full &&
+    return connection->stop == MQ_RUN && connection->turn.fifo == NULL && !engine->journal.full &&
            (!mq_events_full(engine, false) || connection->version != 0);
 }
 
@@ -358,7 +358,7 @@ void mq_loop_read_first(mq_loop *loop, mq_connection *connection)
 
 static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t events)
 {
-    if (connection->socket.line == &loop->lingering) {
+    if (connection->socket.fifo == &loop->lingering) {
         mq_linger_read(loop, connection);
         return;
     }
@@ -412,7 +412,7 @@ static void serve_pending(mq_loop *loop)
     mq_link *link;
     uint32_t left = loop->pending.count, work = 0;
     mq_share_work(loop->engine, left);
-    for (; left > 0 && work < MQ_ROUND_WORK && (link = mq_line_take(&loop->pending)) != NULL; left--) {
+    for (; left > 0 && work < MQ_ROUND_WORK && (link = mq_fifo_take(&loop->pending)) != NULL; left--) {
         mq_connection *connection = MQ_LINKED(link, mq_connection, socket);
         if (connection->stop == MQ_STOP_CLOSING)
             continue;

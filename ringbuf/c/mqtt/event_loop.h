@@ -18,10 +18,10 @@ struct mq_loop {
     bool waits_for_place[MQ_LISTENERS_MAX];   /* paused because it is full */
     uint64_t polled_ms; /* begin of the last poll whose events were served, in Python too */
     bool called;
-    mq_line read_paused; /* connections removed from epoll's readable events */
+    mq_fifo read_paused; /* connections removed from epoll's readable events */
     uint32_t unread; /* number of them that only the broker can resume */
-    mq_line pending; /* connections that are not paused, with input in a layer */
-    mq_line lingering; /* connections that have sent their last output, the oldest first */
+    mq_fifo pending; /* connections that are not paused, with input in a layer */
+    mq_fifo lingering; /* connections that have sent their last output, the oldest first */
 };
 
 void mq_clock_read(mq_engine *engine);

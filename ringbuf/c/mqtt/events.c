@@ -62,17 +62,17 @@ bool mq_event_add(mq_engine *engine, const mq_connection *connection, mq_event e
 
 void mq_event_wait(mq_engine *engine, mq_connection *connection)
 {
-    if (connection->turn.line != NULL) /* it is parsed again anyway */
+    if (connection->turn.fifo != NULL) /* it is parsed again anyway */
         return;
     engine->counters.event_waits++;
-    mq_line_add(&engine->event_waiters[connection->version != 0], &connection->turn);
+    mq_fifo_add(&engine->event_waiters[connection->version != 0], &connection->turn);
 }
 
 static void waiters_continue(mq_engine *engine, bool of_client)
 {
     mq_link *link;
     while (!mq_events_full(engine, of_client) &&
-           (link = mq_line_take(&engine->event_waiters[of_client])) != NULL) {
+           (link = mq_fifo_take(&engine->event_waiters[of_client])) != NULL) {
         mq_connection *connection = MQ_LINKED(link, mq_connection, turn);
         if (of_client) /* its input was not read meanwhile */
             connection->last_seen_ms = engine->now_ms;
@@ -117,7 +117,7 @@ static bool producer_event_take(mq_engine *engine, uint32_t *at, mq_event *out)
 /* Get the next connection whose session waits for the log. */
 static bool backfill_take(mq_engine *engine, mq_event *out)
 {
-    for (mq_link *link; (link = mq_line_take(&engine->log_waiters)) != NULL;) {
+    for (mq_link *link; (link = mq_fifo_take(&engine->log_waiters)) != NULL;) {
         const mq_connection *connection = MQ_LINKED(link, mq_connection, log_wait);
         *out = (mq_event){.kind = MQ_EVENT_BACKFILL, .handle = mq_handle(&connection->item)};
         if (connection->session != NULL && connection->session->waits_for_log)

@@ -15,7 +15,7 @@
  * cannot expire. */
 static bool is_expired(const mq_engine *engine, const mq_connection *connection)
 {
-    bool waits = connection->turn.line != NULL || connection->stop == MQ_STOP_DEFERRED ||
+    bool waits = connection->turn.fifo != NULL || connection->stop == MQ_STOP_DEFERRED ||
                  connection->stop == MQ_STOP_ACKS;
     return connection->idle_max_ms > 0 && !(waits && connection->version != 0) &&
            connection->last_seen_ms + connection->idle_max_ms < engine->input_read_ms;

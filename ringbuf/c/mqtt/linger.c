@@ -40,7 +40,7 @@ void mq_linger_begin(mq_loop *loop, mq_connection *connection)
         finish(loop, connection);
         return;
     }
-    mq_line_add(&loop->lingering, &connection->socket);
+    mq_fifo_add(&loop->lingering, &connection->socket);
     connection->interest = EPOLLIN;
     mq_layers_free(connection->layer);
     connection->layer = NULL;

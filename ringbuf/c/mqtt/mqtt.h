@@ -84,7 +84,7 @@
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements that pause reading from a client */
 #define MQ_EVENTS 32       /* events per turn of Python, before messages are served again */
 #define MQ_EVENTS_SPARE 8u /* of these for accepted clients only, and as many for others only */
-#define MQ_LINES 3         /* of connections that wait for input memory: input.c */
+#define MQ_MEMORY_FIFOS 3         /* of connections that wait for input memory: input.c */
 #define MQ_WINDOW_MIN 32   /* entries of the smallest window, which is kept when empty */
 #define MQ_RECEIVED_FEW 8  /* QoS 2 identifiers of a client that need no extra memory */
 #define MQ_ENTRY_BYTES 15u /* size of a queue entry */
@@ -300,7 +300,7 @@ struct mq_connection {
     bool needs_barrier;     /* output after `barrier_bytes` depends on the journal: output_barrier.c */
     bool unconfirmed;       /* CONNACK waits for the barrier, and with it all output */
     mq_link touched;        /* in engine->touched */
-    mq_link turn;           /* in the line in which it waits to be parsed again, or closed */
+    mq_link turn;           /* in the FIFO in which it waits to be parsed again, or closed */
     uint32_t ahead_bytes, barrier_bytes; /* of `out`: to be sent at once, and when barrier_at is durable */
     uint64_t barrier_at;
     uint32_t interest, ignored_bytes; /* events registered with epoll; input after the last output */
@@ -310,7 +310,7 @@ struct mq_connection {
     mq_session *session;
     mq_bytes in; /* rest of the input if a packet is incomplete or parsing stopped */
     mq_bytes out;
-    uint64_t in_since_ms;       /* begin of the packet at its head, minus the time in a line */
+    uint64_t in_since_ms;       /* begin of the packet at its head, minus the time in a FIFO */
     uint64_t in_waits_since_ms; /* MQ_STOP_INPUT */
     uint32_t in_promised;       /* memory reserved for the rest of that packet: input.c */
     uint32_t handled_bytes;     /* bytes at the head of `in` that Python has processed */
@@ -471,13 +471,13 @@ struct mq_engine {
     uint64_t refusal_due_ms;    /* time at which the next ring begins to refuse publishers */
     mq_event events[MQ_EVENTS]; /* number n is at n % MQ_EVENTS */
     uint64_t event_done, event_taken, event_next; /* numbers: events.c has the invariant */
-    mq_line ready, blocked, limited, closing, touched, ack_waiters;
-    mq_line copy_sessions, rings_to_announce;
+    mq_fifo ready, blocked, limited, closing, touched, ack_waiters;
+    mq_fifo copy_sessions, rings_to_announce;
     uint32_t events_of[2];    /* events in `events`, by of_client */
-    mq_line event_waiters[2]; /* connections that wait for room for an event, by of_client: events.c */
-    bool serves_waiter;       /* the connection that is parsed was the first of its line */
-    mq_line log_waiters, sync_waiters; /* wait for records from the log; for a sync of the journal's log */
-    mq_line lines[MQ_LINES]; /* connections that wait for memory: input.c */
+    mq_fifo event_waiters[2]; /* connections that wait for room for an event, by of_client: events.c */
+    bool serves_waiter;       /* the connection that is parsed was the first of its FIFO */
+    mq_fifo log_waiters, sync_waiters; /* wait for records from the log; for a sync of the journal's log */
+    mq_fifo memory_waiters[MQ_MEMORY_FIFOS]; /* input.c */
     uint64_t in_promised;    /* total of all connections */
     uint64_t starved_due_ms; /* time to close some connections and make room */
     uint64_t limited_due_ms; /* time at which the first of `limited` may continue */

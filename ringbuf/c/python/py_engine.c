@@ -117,7 +117,7 @@ static PyObject *feed(engine_object *self, args_t args, Py_ssize_t count)
     uint32_t taken = 0;
     if (take(count, 2) != 0 || view_of(args[1], &data) != 0 || live_from(self, args[0], &connection) != 0)
         return NULL;
-    while (connection != NULL && connection->stop == MQ_RUN && connection->turn.line == NULL &&
+    while (connection != NULL && connection->stop == MQ_RUN && connection->turn.fifo == NULL &&
            taken < (uint32_t)data.length) {
         uint32_t capacity, left = (uint32_t)data.length - taken;
         uint8_t *to = mq_receive_buffer(self->engine, connection, &capacity);
@@ -138,7 +138,7 @@ static PyObject *pull(engine_object *self, PyObject *handle)
         return NULL;
     if (connection == NULL)
         return PyBytes_FromStringAndSize("", 0);
-    mq_line_leave(&connection->touched);
+    mq_fifo_leave(&connection->touched);
     if (connection->stop != MQ_STOP_CLOSING && mq_fill_output(self->engine, connection))
         mq_connection_touch(self->engine, connection);
     if (!mq_journal_written(self->engine))

@@ -538,7 +538,7 @@ bool mq_journal_replay_resolve(mq_engine *engine, mq_journal_replay *replay, mq_
         mq_entry oldest = mq_queue_pop(engine, session);
         mq_entry_drop(engine, session, &oldest, MQ_DROP_QUEUE);
     }
-    if (session->needing_copies.line == NULL)
+    if (session->needing_copies.fifo == NULL)
         mq_spill_add_session(engine, session);
     return true;
 }

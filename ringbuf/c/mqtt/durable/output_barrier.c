@@ -61,8 +61,8 @@ uint32_t mq_sendable_bytes(mq_engine *engine, mq_connection *connection)
     }
     if (connection->barrier_bytes == 0)
         return length;
-    if (connection->sync_wait.line == NULL)
-        mq_line_add(&engine->sync_waiters, &connection->sync_wait);
+    if (connection->sync_wait.fifo == NULL)
+        mq_fifo_add(&engine->sync_waiters, &connection->sync_wait);
     return ahead + free;
 }
 
@@ -107,7 +107,7 @@ static void reap_output(mq_engine *engine)
         next = link->next;
         if (connection->barrier_at > done)
             continue;
-        mq_line_leave(link);
+        mq_fifo_leave(link);
         mq_connection_touch(engine, connection);
     }
 }

@@ -66,8 +66,8 @@ static bool ends(const mq_ack *ack)
 
 static void wait_for_release(mq_engine *engine, mq_connection *connection)
 {
-    if (connection->ack_wait.line == NULL)
-        mq_line_add(&engine->ack_waiters, &connection->ack_wait);
+    if (connection->ack_wait.fifo == NULL)
+        mq_fifo_add(&engine->ack_waiters, &connection->ack_wait);
 }
 
 void mq_acks_retry(mq_engine *engine, mq_connection *connection)
@@ -144,7 +144,7 @@ void mq_acks_release(mq_engine *engine)
 {
     mq_link *link;
     uint32_t left = engine->ack_waiters.count;
-    for (; left > 0 && (link = mq_line_take(&engine->ack_waiters)) != NULL; left--) {
+    for (; left > 0 && (link = mq_fifo_take(&engine->ack_waiters)) != NULL; left--) {
         mq_connection *connection = MQ_LINKED(link, mq_connection, ack_wait);
         if (connection->stop != MQ_STOP_CLOSING)
             send_until_waiting(engine, connection);

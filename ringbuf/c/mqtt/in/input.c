@@ -7,18 +7,18 @@
  *
  *   used memory below 3/4 of the limit: every connection is read, up to MQ_READ_BYTES at a time
  *   used memory above 3/4 of the limit: a connection with less than MQ_INPUT_MIN is read up to that, which is
- *                     enough for small packets; the others are not read (MQ_STOP_INPUT) and wait in line
- *   used memory below the limit: connections in line continue: short packets before long ones, but first
+ *                     enough for small packets; the others are not read (MQ_STOP_INPUT) and wait
+ *   used memory below the limit: waiting connections continue: short packets before long ones, but first
  *                     those that have waited for TOO_LONG_MS.  Each gets a promise of memory for the rest of
  *                     its packet, so that the packet ends without another wait
- *   used memory at the limit for WAIT_MS: connections are closed until those in line have room: first those
+ *   used memory at the limit for WAIT_MS: connections are closed until the others have room: first those
  *                     without an accepted CONNECT, then those with an equal share or more.  In both groups,
  *                     connections with the oldest packet are closed first, and none below the last of
- *                     AGES_MS.  Time in line does not count
+ *                     AGES_MS.  The time of waiting does not count
  *
  * Invariants: memory plus promises are at most the limit, plus one packet and MQ_INPUT_MIN per connection.  A
- * connection in line always continues: a connection with a promise finishes its packet, or is closed when it
- * is slow.  If no promise exists, the first in line gets one, whatever the use.
+ * waiting connection always continues: a connection with a promise finishes its packet, or is closed when it
+ * is slow.  If no promise exists, the first that waits gets one, whatever the use.
  */
 #include "mqtt/mqtt.h"
 
@@ -31,8 +31,8 @@
 #define CHUNK_HEAD_BYTES 64u /* upper limit of malloc()'s data in a free chunk */
 #define WAIT_MS 250u
 #define TOO_LONG_MS 4000u
-/* Longest missing rest of a packet in each line. */
-static const uint64_t LINES_BYTES[MQ_LINES] = {64 << 10, 1 << 20, UINT64_MAX};
+/* Longest missing rest of a packet in each FIFO. */
+static const uint64_t LINES_BYTES[MQ_MEMORY_FIFOS] = {64 << 10, 1 << 20, UINT64_MAX};
 static const uint32_t AGES_MS[] = {16000, 4000, 1000};
 
 static uint32_t carried(const mq_connection *connection)
@@ -58,7 +58,8 @@ static bool is_full(const mq_engine *engine)
 
 static bool any_waits(const mq_engine *engine)
 {
-    return engine->lines[0].first != NULL || engine->lines[1].first != NULL || engine->lines[2].first != NULL;
+    return engine->memory_waiters[0].first != NULL || engine->memory_waiters[1].first != NULL ||
+           engine->memory_waiters[2].first != NULL;
 }
 
 /* True if memory is scarce for connections without a promise. */
@@ -152,7 +153,7 @@ static uint8_t *wait_in_line(mq_engine *engine, mq_connection *connection)
     uint32_t number = 0;
     while (rest_of(connection) > LINES_BYTES[number])
         number++;
-    mq_line_add(&engine->lines[number], &connection->turn);
+    mq_fifo_add(&engine->memory_waiters[number], &connection->turn);
     return NULL;
 }
 
@@ -186,43 +187,43 @@ uint8_t *mq_receive_buffer(mq_engine *engine, mq_connection *connection, uint32_
     return reserve(engine, connection, *capacity) ? in->at + in->end : NULL;
 }
 
-/* ---- connections in line ---- */
+/* ---- connections that wait for memory ---- */
 
 static bool is_waiting(const mq_connection *connection)
 {
     return connection->stop == MQ_STOP_INPUT;
 }
 
-/* The first connection of a line; NULL: the line is empty. */
-static mq_connection *first_of(const mq_line *line)
+/* The first connection of a FIFO; NULL: it is empty. */
+static mq_connection *first_of(const mq_fifo *fifo)
 {
-    return line->first == NULL ? NULL : MQ_LINKED(line->first, mq_connection, turn);
+    return fifo->first == NULL ? NULL : MQ_LINKED(fifo->first, mq_connection, turn);
 }
 
-static mq_line *next_line(mq_engine *engine)
+static mq_fifo *next_fifo(mq_engine *engine)
 {
-    mq_line *shortest = NULL, *longest = NULL;
+    mq_fifo *shortest = NULL, *longest = NULL;
     uint64_t since_ms = engine->now_ms < TOO_LONG_MS ? 0 : engine->now_ms - TOO_LONG_MS;
-    for (int i = 0; i < MQ_LINES; i++) {
-        const mq_connection *first = first_of(&engine->lines[i]);
+    for (int i = 0; i < MQ_MEMORY_FIFOS; i++) {
+        const mq_connection *first = first_of(&engine->memory_waiters[i]);
         if (first == NULL)
             continue;
         if (shortest == NULL)
-            shortest = &engine->lines[i];
+            shortest = &engine->memory_waiters[i];
         if (first->in_waits_since_ms < since_ms) {
             since_ms = first->in_waits_since_ms;
-            longest = &engine->lines[i];
+            longest = &engine->memory_waiters[i];
         }
     }
     return longest != NULL ? longest : shortest;
 }
 
-/* Bytes that all connections in line lack, at most the limit of all input memory. */
+/* Bytes that all waiting connections lack, at most the limit of all input memory. */
 static uint64_t all_wanted(const mq_engine *engine)
 {
     uint64_t bytes = 0, bytes_max = engine->limits.unfinished_max_bytes;
-    for (int i = 0; i < MQ_LINES; i++) {
-        const mq_link *link = engine->lines[i].first;
+    for (int i = 0; i < MQ_MEMORY_FIFOS; i++) {
+        const mq_link *link = engine->memory_waiters[i].first;
         for (; link != NULL && bytes < bytes_max; link = link->next)
             bytes += rest_of(MQ_LINKED(link, const mq_connection, turn));
     }
@@ -235,7 +236,7 @@ static void promise(mq_engine *engine, mq_connection *connection)
     engine->in_promised += connection->in_promised;
     connection->in_since_ms += engine->now_ms - connection->in_waits_since_ms;
     connection->stop = MQ_RUN;
-    mq_line_leave(&connection->turn);
+    mq_fifo_leave(&connection->turn);
     if (connection->version != 0)
         connection->last_seen_ms = engine->now_ms;
 }
@@ -247,8 +248,8 @@ static bool may_continue(const mq_engine *engine)
 
 static void let_continue(mq_engine *engine)
 {
-    for (mq_line *line; may_continue(engine) && (line = next_line(engine)) != NULL;)
-        promise(engine, first_of(line));
+    for (mq_fifo *fifo; may_continue(engine) && (fifo = next_fifo(engine)) != NULL;)
+        promise(engine, first_of(fifo));
     engine->starved_due_ms = engine->now_ms + WAIT_MS;
 }
 

@@ -145,7 +145,7 @@ static bool pause_for_room(mq_engine *engine, mq_connection *connection)
 {
     connection->stop = MQ_STOP_FULL;
     engine->counters.full_waits++;
-    mq_line_add(&engine->blocked, &connection->turn);
+    mq_fifo_add(&engine->blocked, &connection->turn);
     return false;
 }
 

@@ -63,7 +63,7 @@ bool mq_rate_admits(mq_engine *engine, mq_connection *connection)
         engine->limited_due_ms = due_ms;
     connection->stop = MQ_STOP_RATE;
     engine->counters.rate_waits++;
-    mq_line_add(&engine->limited, &connection->turn);
+    mq_fifo_add(&engine->limited, &connection->turn);
     return false;
 }
 

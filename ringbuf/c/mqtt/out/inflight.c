@@ -148,7 +148,7 @@ void mq_session_forget_ring(mq_engine *engine, mq_session *session, uint32_t rin
 /* Routes to the session become dead by its generation; they are removed in the next iteration. */
 void mq_session_clear(mq_engine *engine, mq_session *session)
 {
-    mq_line_leave(&session->needing_copies);
+    mq_fifo_leave(&session->needing_copies);
     mq_share_clear(engine, session);
     mq_retained_deliveries_clear(engine, session);
     mq_queue_clear(engine, session);

@@ -51,7 +51,7 @@ bool mq_is_only_in_log(const mq_engine *engine, const mq_entry *entry)
 void mq_wait_for_log(mq_engine *engine, mq_session *session)
 {
     session->waits_for_log = true;
-    mq_line_add(&engine->log_waiters, &session->connection->log_wait);
+    mq_fifo_add(&engine->log_waiters, &session->connection->log_wait);
 }
 
 /* Get the next record to be sent, if only the log has it. */

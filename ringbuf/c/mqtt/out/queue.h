@@ -138,7 +138,7 @@ static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entr
         mq_where_blob(entry.where)->references++;
     if (entry.options >> MQ_OPTION_IDS_SHIFT)
         mq_subscription_ids_at(engine, entry.options >> MQ_OPTION_IDS_SHIFT)->references++;
-    if (session->needing_copies.line == NULL && entry.options & MQ_OPTION_QOS)
+    if (session->needing_copies.fifo == NULL && entry.options & MQ_OPTION_QOS)
         mq_spill_add_session(engine, session);
     if (session->kept && entry.options & MQ_OPTION_QOS && !(entry.options & MQ_OPTION_SHARED) &&
         session->group == NULL)

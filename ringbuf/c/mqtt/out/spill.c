@@ -48,7 +48,7 @@ typedef enum need {
 
 void mq_spill_add_session(mq_engine *engine, mq_session *session)
 {
-    mq_line_add(&engine->copy_sessions, &session->needing_copies);
+    mq_fifo_add(&engine->copy_sessions, &session->needing_copies);
 }
 
 /* ---- copies ---- */
@@ -319,7 +319,7 @@ static bool sweep_all(mq_engine *engine, uint32_t index, uint64_t to, uint64_t c
     for (; link != NULL && !sweep.refused; link = next) {
         next = link->next;
         if (!sweep_session(&sweep, MQ_LINKED(link, mq_session, needing_copies)))
-            mq_line_leave(link);
+            mq_fifo_leave(link);
     }
     free(sweep.copies);
     if (!sweep.refused)

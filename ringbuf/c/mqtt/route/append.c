@@ -87,8 +87,8 @@ static uint64_t append(mq_engine *engine, mq_topic *topic, const mq_message *mes
                               message->payload_length;
     engine->counters.published++;
     engine->counters.published_bytes += message->payload_length;
-    if (ring->stale_end.line == NULL)
-        mq_line_add(&engine->rings_to_announce, &ring->stale_end);
+    if (ring->stale_end.fifo == NULL)
+        mq_fifo_add(&engine->rings_to_announce, &ring->stale_end);
     if (ring->ack_gate.visible_when_durable) {
         mq_hidden_add(engine, ring, topic, message);
         return mq_ack_waits_for(ring);
