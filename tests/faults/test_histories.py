@@ -5,7 +5,7 @@ import pytest
 from edge.mqtt import Version
 from tests.campaigns.histories import differences, run_seed
 from tests.support.histories import CutAll, Publishes, history
-from tests.support.history_client import MESSAGE
+from tests.support.history_client import Arrival, Control, Event, Wrong
 
 SEED = 38  # in which a client with a no-local subscription publishes the last message before a kill
 
@@ -32,28 +32,49 @@ def test_a_history_follows_from_its_seed() -> None:
     assert sum(isinstance(step, Publishes) for step in steps) > 5
 
 
+FIRST: list[Event] = [Arrival("a", b"1", 1), Arrival("b", b"2", 1)]
+
+
+def is_different(first: list[Event], second: list[Event]) -> bool:
+    return bool([*differences([CutAll()], [{"c0": first}], [{"c0": second}])])
+
+
 @pytest.mark.parametrize(
-    ("second", "is_different"),
+    "second",
     [
-        ([(MESSAGE, "a", b"1", 1, False, False, ""), (MESSAGE, "b", b"2", 1, False, False, "")], False),
-        ([(MESSAGE, "b", b"2", 1, False, False, ""), (MESSAGE, "a", b"1", 1, False, False, "")], False),
-        ([(MESSAGE, "a", b"1", 1, False, True, ""), (MESSAGE, "b", b"2", 1, False, False, "")], True),
-        ([(MESSAGE, "a", b"1", 1, False, False, "")], True),
-        ([(MESSAGE, "a", b"1", 1, False, False, "")] * 2, True),
-        ([("WRONG: no answer",)], True),
+        [Arrival("a", b"1", 1, dup=True), FIRST[1]],
+        [Arrival("a", b"1", 1, is_repeated=True), FIRST[1]],
+        FIRST[:1],
+        [*FIRST, FIRST[0]],
+        [*FIRST, Control("closed")],
+        [*FIRST, Wrong("no answer")],
     ],
 )
-def test_order_of_one_topic_and_each_value_count(
-    second: list[tuple[object, ...]], *, is_different: bool
-) -> None:
-    first: list[tuple[object, ...]] = [
-        (MESSAGE, "a", b"1", 1, False, False, ""),
-        (MESSAGE, "b", b"2", 1, False, False, ""),
-    ]
-    assert bool([*differences([CutAll()], [{"c": first}], [{"c": second}])]) == is_different
+def test_each_value_of_a_packet_counts(second: list[Event]) -> None:
+    assert is_different(FIRST, second)
 
 
-def test_dup_of_a_will_does_not_count() -> None:
-    first = (MESSAGE, "a", b"will 1", 1, False, False, "")
-    second = (MESSAGE, "a", b"will 1", 1, False, True, "")
-    assert not [*differences([CutAll()], [{"c": [first]}], [{"c": [second]}])]
+def test_the_order_of_one_topic_counts_and_that_of_others_does_not() -> None:
+    assert not is_different(FIRST, [*reversed(FIRST)])
+    assert is_different(
+        [Arrival("a", b"1", 1), Arrival("a", b"2", 1)], [Arrival("a", b"2", 1), Arrival("a", b"1", 1)]
+    )
+
+
+def test_dup_of_a_will_and_messages_of_qos_0_do_not_count() -> None:
+    assert not is_different(
+        [Arrival("a", b"will 1", 1)], [Arrival("a", b"will 1", 1, dup=True), Arrival("a", b"2", 0)]
+    )
+
+
+def test_a_retained_message_may_come_again_and_may_not_be_missing() -> None:
+    retained: list[Event] = [Arrival("a", b"1", 1, retain=True)]
+    assert not is_different(retained, [*retained, *retained])
+    assert is_different(retained, [])
+
+
+def test_a_shared_message_may_not_be_missing_nor_come_twice_at_qos_2() -> None:
+    first, second = Arrival("s/a", b"1", 1), Arrival("s/b", b"2", 2)
+    assert not is_different([first, second], [first, second, first, second._replace(is_repeated=True)])
+    assert is_different([first, second], [second])
+    assert is_different([first, second], [first, second, second])

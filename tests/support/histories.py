@@ -29,6 +29,7 @@ STEPS = 40
 KEPT_S = 600
 
 Acks = Literal["at once", "PUBREC only", "none"]
+Amount = Literal["all", "oldest", "PUBREC only"]
 Breaks = Literal["", "before the acknowledgement", "before PUBREL"]
 
 
@@ -73,7 +74,7 @@ class Acknowledges(NamedTuple):
     """Acknowledge what has arrived: all of it, the oldest, or QoS 2 by PUBREC only."""
 
     client: str
-    amount: Literal["all", "oldest", "PUBREC only"]
+    amount: Amount
 
 
 class Leaves(NamedTuple):
@@ -88,7 +89,8 @@ class CutAll(NamedTuple):
     """The end of all connections at once, by the clients or by a kill of the broker."""
 
 
-Step = Connects | Subscribes | Unsubscribes | Publishes | Acknowledges | Leaves | CutAll
+ClientStep = Connects | Subscribes | Unsubscribes | Publishes | Acknowledges | Leaves
+Step = ClientStep | CutAll
 
 
 @dataclass
@@ -136,7 +138,7 @@ class _Writer:
         client = self.random.choice(sorted(self.versions))
         if client not in self.connected:
             return self._connects(client)
-        makers: dict[Callable[[str], Step], int] = {
+        makers: dict[Callable[[str], ClientStep], int] = {
             self._publishes: 46,
             self._acknowledges: 12,
             self._leaves: 10,

@@ -1,7 +1,7 @@
 """Client of a history: it acknowledges as its history says, and notes each packet as an event.
 
-An event is a tuple: the kind of packet, and all values that the same broker must repeat. Packet identifiers
-are not among them, because a broker may choose them.
+An event has all values of a packet that the same broker must repeat. Packet identifiers are not among them,
+because a broker may choose them.
 """
 
 import select
@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -34,12 +35,47 @@ from edge.mqtt import (
 )
 from edge.mqtt.properties import NO_PROPERTIES
 from tests.support.frames import first_packet
-from tests.support.histories import Acknowledges, Acks, Connects, Leaves, Publishes, Subscribes, Unsubscribes
+from tests.support.histories import (
+    Acknowledges,
+    Acks,
+    Amount,
+    ClientStep,
+    Connects,
+    Leaves,
+    Publishes,
+    Subscribes,
+    Unsubscribes,
+)
 from tests.support.waiting import PATIENCE_S
 
-Event = tuple[object, ...]
-MESSAGE, AGAIN = "message", "message again"  # followed by topic, payload, QoS, RETAIN, DUP, properties
 MATCHES_NONE = 16  # reason code of an acknowledgement
+
+
+class Arrival(NamedTuple):
+    """A PUBLISH from the broker."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool = False
+    dup: bool = False
+    properties: str = ""
+    is_repeated: bool = False  # at QoS 2, before its PUBREL
+
+
+class Control(NamedTuple):
+    """Another packet, or the end of the connection."""
+
+    text: str
+
+
+class Wrong(NamedTuple):
+    """A mistake of the broker."""
+
+    text: str
+
+
+Event = Arrival | Control | Wrong
 
 
 class _Link:
@@ -106,9 +142,9 @@ class HistoryClient:
         self._answers: list[Packet] = []  # CONNACK, SUBACK, UNSUBACK and PINGRESP
 
     @property
-    def is_connected(self) -> bool:
-        """True if the client has not seen the end of its connection."""
-        return self._link is not None and self._link.is_open
+    def _open_link(self) -> _Link | None:
+        """The connection, if the client has not seen its end."""
+        return self._link if self._link is not None and self._link.is_open else None
 
     def take(self) -> list[Event]:
         """The events since the last call."""
@@ -122,14 +158,30 @@ class HistoryClient:
 
     def ping(self) -> None:
         """Wait until the broker has answered all that was sent."""
-        if self._link is not None and self._link.is_open:
+        if self._open_link is not None:
             self._request(PingReq(), PingResp)
 
     # ---- steps of a history ----
 
-    def connects(self, step: Connects) -> None:
+    def do(self, step: ClientStep) -> None:
+        """Do one step."""
+        match step:
+            case Connects():
+                self._connect(step)
+            case Subscribes():
+                self._request(Subscribe(9, step.subscriptions, step.properties), SubAck)
+            case Unsubscribes():
+                self._request(Unsubscribe(9, step.filters), UnsubAck)
+            case Publishes():
+                self._publish(step)
+            case Acknowledges():
+                self._acknowledge(step.amount)
+            case Leaves():
+                self._leave(step)
+
+    def _connect(self, step: Connects) -> None:
         """Connect, and repeat what is not acknowledged, as a session requires."""
-        old = self._link if self.is_connected else None
+        old = self._open_link
         self._acks = step.acks
         self._names, self._aliases = {}, {}
         self._held, self._uncompleted = [], []
@@ -155,20 +207,12 @@ class HistoryClient:
         while old.is_open and time.monotonic() < deadline:
             for packet in old.packets(1.0):
                 is_end = isinstance(packet, Disconnect) and self.version is Version.V5
-                self.events.append(("end" if is_end else "WRONG after the end", repr(packet)))
+                self.events.append(Control(repr(packet)) if is_end else Wrong(f"after the end: {packet}"))
         if old.is_open:
-            self.events.append(("WRONG: the old connection stays",))
+            self.events.append(Wrong("the old connection stays"))
         old.close()
 
-    def subscribes(self, step: Subscribes) -> None:
-        """Wait for the SUBACK."""
-        self._request(Subscribe(9, step.subscriptions, step.properties), SubAck)
-
-    def unsubscribes(self, step: Unsubscribes) -> None:
-        """Wait for the UNSUBACK."""
-        self._request(Unsubscribe(9, step.filters), UnsubAck)
-
-    def publishes(self, step: Publishes) -> None:
+    def _publish(self, step: Publishes) -> None:
         """Publish, and wait for the end of the exchange if the connection does not break."""
         packet_id = self._next_id() if step.qos else 0
         message = Publish(step.topic, step.payload, step.qos, step.retain, False, packet_id, step.properties)
@@ -199,40 +243,40 @@ class HistoryClient:
         self._packet_id = self._packet_id % 65_535 + 1
         return self._packet_id
 
-    def acknowledges(self, step: Acknowledges) -> None:
+    def _acknowledge(self, amount: Amount) -> None:
         """Acknowledge messages that were held."""
         for packet_id, qos in list(self._held):
-            if qos == 2 or step.amount != "PUBREC only":
+            if qos == 2 or amount != "PUBREC only":
                 self._held.remove((packet_id, qos))
                 self._send(PubAck(packet_id) if qos == 1 else PubRec(packet_id))
-            if step.amount == "oldest":
+            if amount == "oldest":
                 return
-        while step.amount == "all" and self._uncompleted:
+        while amount == "all" and self._uncompleted:
             self._send(PubComp(self._uncompleted.pop(0)))
 
-    def leaves(self, step: Leaves) -> None:
+    def _leave(self, step: Leaves) -> None:
         """End the connection."""
-        if step.code is None or self._link is None:
+        if step.code is None:
             self.cut()
             return
         self._send(Disconnect(ReasonCode(step.code), NO_PROPERTIES))
-        link = self._link
-        self._until(lambda: not link.is_open)
+        self._until(lambda: False)  # the broker closes the connection
 
     # ---- packets ----
 
-    def receive(self, timeout_s: float = 0.0) -> None:
-        """Handle the packets that have arrived."""
-        if self._link is None or not self._link.is_open:
+    def _receive(self, timeout_s: float) -> None:
+        """Handle the packets that arrive within that time."""
+        link = self._open_link
+        if link is None:
             return
-        for packet in self._link.packets(timeout_s):
+        for packet in link.packets(timeout_s):
             self._handle(packet)
-        if not self._link.is_open:
-            self.events.append(("closed",))
+        if not link.is_open:
+            self.events.append(Control("closed"))
 
     def _send(self, *packets: Packet) -> None:
-        if self._link is not None and self._link.is_open:
-            self._link.send(*packets)
+        if self._open_link is not None:
+            self._open_link.send(*packets)
 
     def _request(self, packet: Packet, kind: type[Packet]) -> Packet | None:
         self._answers.clear()
@@ -242,11 +286,11 @@ class HistoryClient:
 
     def _until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while not condition() and self._link is not None and self._link.is_open:
+        while not condition() and self._open_link is not None:
             if time.monotonic() > deadline:
-                self.events.append(("WRONG: no answer",))
+                self.events.append(Wrong("no answer"))
                 return
-            self.receive(1.0)
+            self._receive(1.0)
 
     def _handle(self, packet: Packet) -> None:
         match packet:
@@ -254,31 +298,31 @@ class HistoryClient:
                 self._arrives(packet)
             case PubRel(packet_id=packet_id):
                 self._received.discard(packet_id)
-                if self._acks == "PUBREC only":
-                    self._uncompleted += [packet_id] * (packet_id not in self._uncompleted)
-                else:
+                if self._acks != "PUBREC only":
                     self._send(PubComp(packet_id))
+                elif packet_id not in self._uncompleted:
+                    self._uncompleted.append(packet_id)
             case PubAck() | PubRec() | PubComp():
                 self._acknowledged(packet)
             case ConnAck():
                 self._answers.append(packet)
-                self.events.append(("CONNACK", packet.session_present, packet.reason_code))
+                self.events.append(Control(f"CONNACK {packet.session_present} {packet.reason_code}"))
                 if not packet.session_present:
                     self._received.clear()
             case SubAck() | UnsubAck():
                 self._answers.append(packet)
-                self.events.append((type(packet).__name__, packet.reason_codes))
+                self.events.append(Control(f"{type(packet).__name__} {packet.reason_codes}"))
             case PingResp():
                 self._answers.append(packet)
             case _:
-                self.events.append((repr(packet),))
+                self.events.append(Control(repr(packet)))
 
     def _acknowledged(self, packet: PubAck | PubRec | PubComp) -> None:
         code = 0 if packet.reason_code == MATCHES_NONE else packet.reason_code
-        self.events.append((type(packet).__name__, code))
+        self.events.append(Control(f"{type(packet).__name__} {code}"))
         sent = self._sent.get(packet.packet_id)
         if sent is None:
-            self.events.append(("WRONG: acknowledges nothing", packet))
+            self.events.append(Wrong(f"acknowledges nothing: {packet}"))
         elif isinstance(packet, PubRec) and code < 128:
             sent.is_received = True
             if sent.releases:
@@ -287,24 +331,25 @@ class HistoryClient:
             del self._sent[packet.packet_id]
 
     def _arrives(self, message: Publish) -> None:
-        is_again = message.qos == 2 and message.packet_id in self._received
+        is_repeated = message.qos == 2 and message.packet_id in self._received
         expires = message.properties.message_expiry_interval_s is not None
         properties = replace(message.properties, topic_alias=None, message_expiry_interval_s=int(expires))
+        flags = message.qos, message.retain, message.dup
         topic, payload = self._topic_of(message), bytes(message.payload)
-        event = topic, payload, message.qos, message.retain, message.dup
-        self.events.append((AGAIN if is_again else MESSAGE, *event, repr(properties)))
-        if not message.qos:
-            return
-        assert message.packet_id
-        if message.qos == 2:
-            self._received.add(message.packet_id)
-        self._held += [(message.packet_id, message.qos)] * (
-            (message.packet_id, message.qos) not in self._held
-        )
+        self.events.append(Arrival(topic, payload, *flags, repr(properties), is_repeated))
+        if message.qos:
+            self._hold(message.packet_id, message.qos)
+
+    def _hold(self, packet_id: int, qos: int) -> None:
+        """Acknowledge a message now or later."""
+        if qos == 2:
+            self._received.add(packet_id)
+        if (packet_id, qos) not in self._held:
+            self._held.append((packet_id, qos))
         if len(self._held) + len(self._uncompleted) > self._receive_max:
-            self.events.append(("WRONG: more than Receive Maximum", len(self._held)))
+            self.events.append(Wrong(f"{len(self._held)} messages exceed Receive Maximum"))
         if self._acks != "none":
-            self.acknowledges(Acknowledges(self.name, "all" if self._acks == "at once" else "PUBREC only"))
+            self._acknowledge("all" if self._acks == "at once" else "PUBREC only")
 
     def _topic_of(self, message: Publish) -> str:
         alias = message.properties.topic_alias
@@ -312,6 +357,6 @@ class HistoryClient:
             return message.topic
         topic = message.topic or self._names.get(alias, "")
         if alias > self._alias_max or not topic:
-            self.events.append(("WRONG alias", alias))
+            self.events.append(Wrong(f"topic alias {alias} is not known"))
         self._names[alias] = topic
         return topic
