@@ -4,8 +4,11 @@ Owns the list of archives and a few decoded row groups.  Never writes.  Only the
 archives (remove()).
 
 Damaged data is skipped: a reader sees the gap by the offsets, as with a damaged extent.  `unreadable` lists
-damaged archives, ArchiveFile.damage the damaged row groups of one archive.  An archive that the disk cannot
-read is not skipped, because the cause may pass: reads of records raise OSError (salvaging_files.py).
+damaged archives, ArchiveFile.damage the damaged row groups of one archive.  The first read that skips damage
+logs it (damage_log.py).
+
+An archive that the disk cannot read is not skipped, because the cause may pass: reads of records raise
+OSError (salvaging_files.py).
 
 Threads: any.  One thread reads at a time, because all share the decoded row groups.
 """
@@ -20,6 +23,7 @@ from typing import NamedTuple
 
 from persistence.archive.archive_file import ArchiveFile
 from persistence.archive.cache import Cache
+from persistence.archive.damage_log import DamageLog
 from persistence.archive.layout import GROUP_BYTES, RowGroup, archive_name, base_of_archive
 from persistence.archive.library import release_unused
 from persistence.durable_file import is_unreadable
@@ -54,10 +58,15 @@ class Archive:
         self._directory = directory
         self._lock = threading.Lock()  # of the list; held for look-ups
         self._reading = threading.Lock()  # of the decoded row groups
+        self._damage_log = DamageLog()
         self._cache = Cache(cache_bytes)
         self._bases: set[int] | None = None
         self._opened: dict[int, ArchiveFile] = {}
         self._spans: dict[tuple[str, int], list[_Span]] = {}
+
+    def follow(self, other: Archive) -> None:
+        """Log no damage that `other`, a reader of the same archives, has logged."""
+        self._damage_log = other._damage_log
 
     # ---- list ----
 
@@ -80,18 +89,20 @@ class Archive:
             self._opened.pop(base, None)
             self.unreadable.pop(base, None)
             self._failing.pop(base, None)
+            self._damage_log.forget(base)
             self.changes += 1
             self._known()
 
     def remove(self, base: int) -> None:
         """Unlink an archive.  Raises OSError: it is still there."""
         with suppress(FileNotFoundError):
-            self._files.unlink(os.path.join(self._directory, archive_name(base)))
+            self._files.unlink(self._path(base))
         with self._lock:
             self._listed().discard(base)
             self._opened.pop(base, None)
             self.unreadable.pop(base, None)
             self._failing.pop(base, None)
+            self._damage_log.forget(base)
             self.changes += 1
             self._index()
         with self._reading:
@@ -130,6 +141,7 @@ class Archive:
 
     def add_damage(self, base: int, damage: Mapping[str, str]) -> None:
         """Note damaged parts that a scrub has found."""
+        self._damage_log.report(base, self._path(base), damage)
         with self._lock:
             if (archive := self._known().get(base)) is not None:
                 archive.damage.update(damage)
@@ -264,6 +276,9 @@ class Archive:
             raise error
         return here
 
+    def _path(self, base: int) -> str:
+        return os.path.join(self._directory, archive_name(base))
+
     def _open(self, base: int) -> ArchiveFile | None:
         try:
             archive = ArchiveFile.open(self._files, self._directory, base)
@@ -275,6 +290,8 @@ class Archive:
             self.unreadable[base] = str(error)
             if isinstance(error, OSError) and is_unreadable(error):
                 self._failing[base] = error
+            if isinstance(error, FormatError):
+                self._damage_log.report(base, self._path(base), {"footer": str(error)})
             return None
         self.unreadable.pop(base, None)
         return archive
@@ -306,6 +323,9 @@ class Archive:
                     ranges = read(file, handle)
             except FileNotFoundError:
                 continue
+            finally:
+                if file.damage:
+                    self._damage_log.report(file.base, file.path, dict(file.damage))
             if ranges:
                 with self._lock:
                     self.reads += 1

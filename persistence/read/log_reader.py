@@ -104,6 +104,7 @@ class LogReader:
         if kept is None or kept.bases() != bases or now_s >= until_s:
             kept = LogReader(SalvagingFiles(self._files), self.tables.directory)
             kept.tables.follow(self.tables)
+            kept.archive.follow(self.archive)
             self._salvaging = kept, now_s + SALVAGING_S
         return kept
 

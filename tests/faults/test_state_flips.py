@@ -22,6 +22,13 @@ def test_a_damaged_file_costs_at_most_what_was_hit_and_no_start(state: DamagedSt
     assert state.try_one(kind, "default").wrong == []
 
 
+def test_damage_of_an_archive_that_costs_only_records_of_the_log_is_reported(state: DamagedState) -> None:
+    """No queue of a session lacks a message, so no counter of the broker shows the loss."""
+    case = state.try_one("archives", "7121 3")
+    assert (case.lost > 0, case.wrong, case.seen.lost) == (True, [], {})
+    assert any("log damage found archive=" in line for line in case.seen.lines)
+
+
 def test_records_that_are_not_verified_would_be_found_out(
     state: DamagedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:

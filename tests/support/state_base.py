@@ -7,7 +7,8 @@
 The broker serves three streams (memory: process, lazy: interval, safe: disk), kept sessions with queues of
 QoS 1 and 2 and messages in flight, retained messages, a consumer group and a bridge; then it is killed at
 rest, killed while it is busy, or stopped.  Every payload has its topic, its number and a checksum: a receiver
-can tell if it was published.
+can tell if it was published.  The log is not scrubbed: a scrub could report damage in place of the reader
+that skips it.
 
 Bridge snapshots hold the sink's place, so every case runs in the place where the base was made.  Layouts
 are the same each time; times, epochs and checksums are not.
@@ -48,6 +49,7 @@ enabled = false
 enabled = true
 [log]
 segment_bytes = 1048576
+scrub_bytes_per_s = 0
 retain_bytes = 1073741824
 disk_warn_percent = 101
 disk_delete_percent = 101

@@ -6,6 +6,7 @@ import pytest
 
 from persistence import LogReader
 from persistence.archive import Archive, archive_name, archive_segment
+from persistence.maintenance.scrub import scrub_archive
 from persistence.segment.format import HEADER_PAGE_BYTES, base_of_name, segment_name
 from tests.support.archives import SMALL, ends_of
 from tests.support.keyed_logs import many_topics
@@ -281,3 +282,43 @@ def test_records_of_a_segment_between_two_damaged_archives_are_read(limit_bytes:
     assert read_all(reader, "a-0", 7, limit_bytes) == its
     assert reader.read("a-0", 7, groups[0].first_offset, 1)[0].offset == groups[0].end_offset
     assert reader.read("a-0", 7, groups[1].first_offset, 1)[0].offset == groups[1].end_offset
+
+
+def test_damage_of_an_archive_is_logged_once_with_its_ring_and_offsets(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also if a reader that leaves out what the disk cannot read meets it, or a scrub."""
+    written, _, reader = half_archived()
+    archive = reader.archive.all()[-1]
+    group = archive.groups("a-0", 7)[-1]
+    written.files.flip(archive.path, 8 * (group.place + group.length // 2))
+    for it in (reader, reader, reader.salvaging()):
+        it.read("a-0", 7, group.first_offset, 1)
+    reader.archive.add_damage(archive.base, scrub_archive(written.files, DIRECTORY, archive.base).parts)
+    (line,) = caplog.messages
+    assert f"archive={archive.path}" in line
+    assert f"(ring a-0, epoch 7, offsets {group.first_offset} to {group.end_offset - 1})" in line
+
+
+def test_an_archive_without_a_valid_footer_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    written, _, reader = half_archived()
+    archive = reader.archive.all()[0]
+    written.files.flip(archive.path, 8 * archive.size - 1)
+    damaged = LogReader(written.files, DIRECTORY)
+    for it in (damaged, damaged, damaged.salvaging()):
+        it.refresh()
+        it.read("a-0", 7, 0, 1)
+    damaged.archive.add_damage(archive.base, scrub_archive(written.files, DIRECTORY, archive.base).parts)
+    (line,) = caplog.messages
+    assert f"archive={archive.path} part='footer'" in line
+
+
+def test_damage_of_an_archive_that_was_made_again_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+    written, _, reader = half_archived()
+    archive = reader.archive.all()[0]
+    group = archive.groups("a-0", 7)[0]
+    written.files.flip(archive.path, 8 * (group.place + group.length // 2))
+    for _ in range(2):
+        reader.read("a-0", 7, group.first_offset, 1)
+        reader.archive.add(archive.base)
+    assert len(caplog.messages) == 2
