@@ -318,11 +318,14 @@ def test_wills_of_one_user_leave_room_for_those_of_others() -> None:
     limits = BrokerLimits(wills=WillLimits(wills_max_bytes=400_000, share_percent=75))
     with Bench(engine=EngineLimits(share_percent=100), limits=limits, authenticator=Anybody()) as bench:
         assert sum(is_let_in("mallory", f"m{n}") for n in range(600)) == 300_000 // 613
+        assert is_let_in("mallory", "m0", 300)  # in place of the one before, and within the share
+        assert not is_let_in("mallory", "m0", 600)
         assert is_let_in("bob", "b", 900)
         assert is_let_in("mallory", "m0")  # in place of the one before
         for client in bench.broker.clients:
             bench.broker.clients.end(client.connection, will=False)
-        assert is_let_in("mallory", "again", 900)
+        assert not bench.broker.wills._of_owners
+        assert sum(is_let_in("mallory", f"m{n}") for n in range(600)) == 300_000 // 613
 
 
 # ---- retained messages and topics ----

@@ -172,7 +172,7 @@ def opened_and_closed(directory: Path) -> list[bytes]:
 def test_it_is_written_anew_when_it_has_grown(tmp_path, monkeypatch):
     monkeypatch.setattr(journal_module, "COMPACT_MIN_BYTES", 1_000)
     store = OffsetStore(Journal(OsFiles(), str(tmp_path), "offsets"))
-    store.note_group("g", "queue", ("#",), 0)
+    store.note_group("g", "queue", ("#",), 0, owner="uid 1")
     sizes = []
     for floor in range(500):
         store.note_place("g", "r-0", 1, floor, BitMap64([floor + 2]), floor)
@@ -184,6 +184,7 @@ def test_it_is_written_anew_when_it_has_grown(tmp_path, monkeypatch):
     again = OffsetStore(Journal(OsFiles(), str(tmp_path), "offsets"))
     place = again.groups["g"].places["r-0"]
     again.close()
+    assert again.groups["g"].owner == "uid 1"
     assert (place.floor, list(place.done)) == (499, [499, 500, 501])
 
 

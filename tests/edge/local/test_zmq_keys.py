@@ -19,7 +19,7 @@ from edge.local.zmq_server_socket import ZmqServer
 from tests.edge.local.test_zmq_limiter import GREETING, frame
 from tests.support.waiting import PATIENCE_S
 
-LIMITS = PeerLimits(parts_max=4, message_max_bytes=1 << 16, connections_max=8)
+LIMITS = PeerLimits(parts_max=4, message_max_bytes=1 << 16, connections_max=8, received_max_bytes=1 << 10)
 CURVE_GREETING = GREETING.replace(b"NULL\0", b"CURVE", 1)
 
 
